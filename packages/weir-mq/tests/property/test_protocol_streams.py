@@ -71,6 +71,9 @@ PART = st.builds(Part, ADDRESS, BODY, ACKS)
 VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
 READ_TO = st.lists(st.tuples(NATURAL, NATURAL), max_size=3)
 CUT_AT = st.lists(NATURAL, max_size=4)
+TOLD = st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3)
+MARKS = st.builds(m.OrderMark, *[NATURAL] * 3, READ_TO, NATURAL, st.booleans())
+BARRIERS = st.builds(m.Barriers, NATURAL, TOLD, READ_TO.map(tuple), st.booleans(), TOLD.map(tuple))
 HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
 LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
@@ -107,6 +110,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
+    m.AwaitMark: st.builds(m.AwaitMark, NATURAL, NATURAL, NATURAL, NATURAL),
     m.ResolveCut: st.builds(
         m.ResolveCut,
         st.lists(TEXT, min_size=1, max_size=3),
@@ -383,17 +387,8 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         opcode_of(m.Positions),
         st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
     ),
-    m.Barriers: (
-        opcode_of(m.AskBarriers),
-        st.builds(
-            m.Barriers,
-            NATURAL,
-            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
-            st.lists(st.tuples(NATURAL, NATURAL), max_size=3).map(tuple),
-            st.booleans(),
-            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=2).map(tuple),
-        ),
-    ),
+    m.OrderMark: (opcode_of(m.AwaitMark), MARKS),
+    m.Barriers: (opcode_of(m.AskBarriers), BARRIERS),
     m.ResolvedCut: (
         opcode_of(m.ResolveCut),
         st.builds(

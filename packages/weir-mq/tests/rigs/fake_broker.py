@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from weir.errors import UnknownOpcode
 from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of, partition_of, topic_of
@@ -45,6 +46,9 @@ class FakeBroker:
         self.floors: dict[int, list[tuple[int, int]]] = {}
         #: By topic, those that have ended, as `Barriers` names them.
         self.ends: dict[int, list[tuple[int, int, int]]] = {}
+        #: Whether it is of a release with marks; and who awaits one.
+        self.knows_marks = False
+        self.parked: list[tuple[ClientFrame, asyncio.StreamWriter]] = []
         #: What was given back; it is granted to nobody again.
         self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
@@ -101,6 +105,22 @@ class FakeBroker:
         """Stamps are given in turn, so that all up to the last one is there."""
         return self.stalled.get(group) or (self.stamp, self.end_of(group))
 
+    def tell_mark(
+        self, stamp: int, throughs: list[tuple[int, int]], partitions: int = 2, ended: int = 0
+    ) -> None:
+        """Tell those who await a mark."""
+        parked, self.parked = self.parked, []
+        for frame, writer in parked:
+            topic = decode_request(frame).topic
+            self.reply(m.OrderMark(topic, stamp, partitions, throughs, ended, True), frame, writer)
+
+    def _await_mark(self, frame: ClientFrame, writer: asyncio.StreamWriter) -> None:
+        if self.knows_marks:
+            self.parked.append((frame, writer))
+        else:
+            unknown = m.Refusal(UnknownOpcode.code, "opcode 95 is not known here", 95)
+            self.reply(unknown, frame, writer)
+
     def values(self, name: str, partition: int = 0) -> list[bytes]:
         group = self.topics[name].addresses[partition].group
         return [value for batch in self.logs[group] for value in batch.values()]
@@ -130,6 +150,8 @@ class FakeBroker:
             self.reply(order, frame, writer)
         elif isinstance(request, m.OpenCluster):
             self.reply(m.ClusterIsOpen(), frame, writer)
+        elif isinstance(request, m.AwaitMark):
+            self._await_mark(frame, writer)
         elif isinstance(request, m.Fetch | m.Pull):
             task = asyncio.ensure_future(self._wait_for_data(request, frame, writer))
             self._tasks.add(task)

@@ -43,6 +43,7 @@ from weir_raft.groups import multi
 _CUTS = "weir.broker.barriers.cuts"
 _MERGE = "weir.order.barrier"
 _OFFSETS = "weir.broker.barriers.offsets"
+_TOPIC_ORDER = "weir.broker.barriers.topic_order"
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
 ORDER = replace(
@@ -217,6 +218,39 @@ def a_register_a_node(patch: Patch) -> None:
         return 0 if highest >= stamp else len(led)
 
     patch.setattr(TopicOrder, "see", see)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_mark_without_what_is_new(patch: Patch) -> None:
+    """A mark tells the offset of each partition with messages above the last one (ADR 0098)."""
+    patch.source(_TOPIC_ORDER, "            if last > above:\n", "            if not above:\n")
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_mark_at_the_highest_register(patch: Patch) -> None:
+    """A mark is no higher than the least register: that of a partition without a leader stands."""
+    patch.source(_TOPIC_ORDER, "return min(stamps), throughs", "return max(stamps), throughs")
+
+
+@mutant(seed=2, breaks=_BARRIER, shape=ORDER)
+def what_another_leader_tells_counts_as_known(patch: Patch) -> None:
+    """Who told a register, and not what is stamped how below it, lets nothing be left out."""
+    patch.source(_TOPIC_ORDER, "                self._lasts.pop(partition, None)\n",
+                 "                pass\n")  # fmt: skip
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_mark_for_what_is_demanded(patch: Patch) -> None:
+    """Who is parked gets the mark once all are at the stamp that is demanded, and not before."""
+    honest = TopicOrder.mark
+
+    def mark(self: TopicOrder, above: int) -> tuple[int, list[tuple[int, int]]]:
+        stamp, throughs = honest(self, above)
+        first = self.queue.first
+        demanded = first.stamp if first is not None else 0
+        return max(stamp, demanded), throughs
+
+    patch.setattr(TopicOrder, "mark", mark)
 
 
 @mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)

@@ -34,14 +34,14 @@ from weir.broker.partition.topics import Topics
 from weir.broker.produce.appender import VisibleConfirm
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
-from weir.errors import Refused, Unavailable, UnknownTopic
+from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
 from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS, WAIT_MS_MAX
 from weir.model.topic import Topic
 from weir.order.barrier import Bound
 from weir.order.clock import HighestStamp, Time, stamp_at
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.order import AskBarriers, Barriers
+from weir.protocol.client.order import AskBarriers, AwaitMark, Barriers, OrderMark
 from weir.protocol.frame import ClientFrame
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)
@@ -266,6 +266,20 @@ class BarrierAnswers:
         deadline_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
         self._wait(BarrierWaiter(topic.id, scope, stamp, deadline_ms, caller, after=after))
 
+    def await_mark(self, session: Session, caller: Caller, request: AwaitMark) -> None:
+        """Answer with a mark, now or later. Raises `UnknownTopic`, `BadRequest` or `Overloaded`."""
+        topic = self._topics.catalog.by_id(request.topic)
+        if topic is None:
+            raise gone(request.topic)
+        if session.is_shard:
+            raise BadRequest("a mark is of all partitions: ask another shard with AskBarriers")
+        self.waiters.check_room()
+        deadline_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
+        waiter = BarrierWaiter(
+            topic.id, Scope.ALL, request.stamp, deadline_ms, caller, above=request.above
+        )
+        self._wait(waiter)
+
     def await_order(
         self, topic: int, stamp: int, deadline_ms: int, caller: Caller, cut: int
     ) -> None:
@@ -307,12 +321,33 @@ class BarrierAnswers:
         events = self._events
         happened, leads = self._multi.fence_changes + events.entries_applied, events.leads_changed
         for order in self._orders.values():
-            first = order.first
+            first = order.queue.first
             if first is None:
                 continue
             is_news = order.looked_at != happened and bool(order.behind_here)
             if is_news or order.planned_at[0] != leads or first.is_over:
                 self._look(order)
+                if order.queue.first is not None and order.queue.first is not first:
+                    self._pursue(order)  # who waited for less was in front of it
+
+    def demand_proposed(self) -> None:
+        """Let those who follow a topic wait for what its leaders here have proposed: promises are
+        sought while it is committed.
+        """
+        proposed, followed = self._events.proposed, self._events.followed
+        for topic, stamp in list(proposed.items()):
+            order = self._orders.get((topic, Scope.ALL))
+            if order is None or not order.queue.drop_parked():
+                followed.discard(topic)
+                continue
+            before = order.queue.first
+            order.queue.demand(stamp)
+            if order.queue.first is not before:
+                self._look(order)
+                self._pursue(order)
+            if not order.queue.drop_parked():
+                followed.discard(topic)
+        proposed.clear()
 
     def check_deadlines(self) -> None:
         """Tell those whose time is up what is known, and ask again for others."""
@@ -321,11 +356,11 @@ class BarrierAnswers:
         for waiter in self.waiters.ended(now):
             self._tell(waiter, False)
         for key, order in list(self._orders.items()):
-            if order.next() is not None:
+            if order.queue.next() is not None:
                 order.planned_at = (-1, -1)  # others may lead, of which nothing is heard
                 self._look(order)
                 self._pursue(order, again=True)
-            elif now - order.asked_ms >= _FORGET_MS:
+            elif not order.queue.drop_parked() and now - order.asked_ms >= _FORGET_MS:
                 del self._orders[key]
 
     def trunk_closed(self, place: int) -> None:
@@ -341,7 +376,16 @@ class BarrierAnswers:
             order = self._orders[key] = TopicOrder(*key)
         order.asked_ms = now = self._time.monotonic_ms()
         self.waiters.add(waiter)
-        order.add(waiter)
+        if waiter.is_parked:
+            if waiter.deadline_ms <= now:
+                self._tell(waiter, False)
+                return
+            order.queue.park(waiter)
+            self._events.followed.add(waiter.topic)
+            return
+        order.queue.add(waiter)
+        if waiter.scope is Scope.ALL:
+            order.queue.demand(waiter.stamp)
         self._look(order)
         if waiter.is_over:
             return
@@ -356,9 +400,9 @@ class BarrierAnswers:
         events, multi = self._events, self._multi
         topic = self._topics.catalog.by_id(order.topic)
         order.looked_at = multi.fence_changes + events.entries_applied
-        while (waiter := order.first) is not None:
+        while (waiter := order.queue.first) is not None:
             if waiter.is_over:
-                order.next()
+                order.queue.next()
                 continue
             while topic is not None:
                 joined = len(order.roster)
@@ -390,6 +434,13 @@ class BarrierAnswers:
             self._take_plan(order, topic)
             order.see(order.plan.led, self._multi.fences, 0)
             self._take_plan(order, topic)
+        if waiter.above != ANYTIME:
+            mark, throughs = order.mark(waiter.above)
+            partitions, ended = len(order.plan.partitions), len(order.ends)
+            self._outbox.reply(
+                caller, OrderMark(topic.id, mark, partitions, throughs, ended, reached)
+            )
+            return
         ends = tuple((partition, *end) for partition, end in sorted(order.ends.items()))
         known = Barriers(topic.id, order.known(waiter.stamp), order.roster, reached, ends)
         if waiter.cut:
@@ -405,7 +456,7 @@ class BarrierAnswers:
 
     def _pursue(self, order: TopicOrder, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
-        waiter = order.first
+        waiter = order.queue.first
         if waiter is None:
             return
         here, places = order.to_ask()
@@ -432,7 +483,7 @@ class BarrierAnswers:
         for end in reply.ends:
             order.learn_end(*end)
         self._look(order)
-        waiter = order.first
+        waiter = order.queue.first
         if waiter is not None and (waiter.stamp > query.stamp or waiter.after >= query.number):
             self._pursue(order)
 

@@ -36,7 +36,7 @@ from weir.errors import NotLeader, Overloaded, Refused
 from weir.model.ids import group_of
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
 from weir.model.topic import End, Topic
-from weir.order.barrier import NO_BARRIER, Barrier
+from weir.order.barrier import NO_BARRIER, NO_BOUND, Barrier
 from weir.order.clock import Time
 from weir.protocol.client.messages import Confirm, Request
 from weir.protocol.client.order import ReportEnded, ReportJoined
@@ -84,6 +84,14 @@ class BarrierWaiter:
     number: int = 0
     #: Whether it was told, or is gone.
     is_over: bool = False
+    #: It gets the mark above this stamp instead of `Barriers`; ANYTIME: it does not. With `stamp` 0
+    #: it waits for a stamp that somebody waits for.
+    above: int = ANYTIME
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it is not known yet which stamp it waits for."""
+        return self.above != ANYTIME and not self.stamp
 
 
 class BarrierWaiters:
@@ -201,11 +209,63 @@ class OrderPlanner:
         return [p for p in partitions if shard_of(group_of(topic, p)) == shard]
 
 
+class OrderQueue:
+    """Those who wait for one order: the lowest stamp first, and who is parked until a stamp is
+    demanded.
+    """
+
+    __slots__ = ("_parked", "_waiting", "first")
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waiting: list[tuple[int, int, BarrierWaiter]] = []
+        #: Those who wait for a stamp that somebody waits for; some may be over.
+        self._parked: list[BarrierWaiter] = []
+        #: Who waits for the lowest stamp: nobody is told before it. It may be over since.
+        self.first: BarrierWaiter | None = None
+
+    def park(self, waiter: BarrierWaiter) -> None:
+        """Let somebody wait for a stamp that somebody waits for."""
+        self._parked.append(waiter)
+
+    def drop_parked(self) -> bool:
+        """Forget those of the parked who were told, or are gone; return whether there are more."""
+        self._parked = [one for one in self._parked if not one.is_over]
+        return bool(self._parked)
+
+    def demand(self, stamp: int) -> None:
+        """Somebody waits for `stamp`: so do those who are parked and have no mark at it yet."""
+        if not self._parked:
+            return
+        parked, self._parked = self._parked, []
+        for waiter in parked:
+            if waiter.is_over:
+                continue
+            if waiter.above < stamp:
+                waiter.stamp = stamp
+                self.add(waiter)
+            else:
+                self._parked.append(waiter)
+
+    def add(self, waiter: BarrierWaiter) -> None:
+        """Let somebody wait."""
+        heapq.heappush(self._waiting, (waiter.stamp, waiter.number, waiter))
+        self.first = self._waiting[0][2]
+
+    def next(self) -> BarrierWaiter | None:
+        """Forget those who were told, or are gone; return who is the `first` of the others."""
+        waiting = self._waiting
+        while waiting and waiting[0][2].is_over:
+            heapq.heappop(waiting)
+        self.first = waiting[0][2] if waiting else None
+        return self.first
+
+
 class TopicOrder:
     """The order of one topic: what is known of its partitions, and who waits for it to go on."""
 
-    __slots__ = ("_behind", "_heard", "_looked_for", "_waiting", "asked_ms", "behind_here", "ends",
-                 "first", "looked_at", "plan", "planned_at", "registers", "roster", "scope",
+    __slots__ = ("_behind", "_heard", "_lasts", "_looked_for", "asked_ms", "behind_here", "ends",
+                 "looked_at", "plan", "planned_at", "queue", "registers", "roster", "scope",
                  "topic")  # fmt: skip
 
     def __init__(self, topic: int, scope: Scope) -> None:
@@ -220,11 +280,12 @@ class TopicOrder:
         #: Where its partitions are led, as of a number of changes of leaders and of the roster.
         self.plan = OrderPlan([], [], [], {})
         self.planned_at = (-1, -1)
+        #: By partition, the highest stamp of all that lies below the offset of its register, or a
+        #: higher one. It is not known of registers that others told.
+        self._lasts: dict[int, int] = {}
         #: By partition, the newest query in whose answer it was told.
         self._heard: dict[int, int] = {}
-        self._waiting: list[tuple[int, int, BarrierWaiter]] = []
-        #: Who waits for the lowest stamp: nobody is told before it. It may be over since.
-        self.first: BarrierWaiter | None = None
+        self.queue = OrderQueue()
         #: How much had happened here when those led here were looked at last.
         self.looked_at = -1
         #: Of whom waits for the lowest stamp: those not known to be there, here and elsewhere.
@@ -240,6 +301,7 @@ class TopicOrder:
         for partition, stamp, through in registers:
             if stamp > known.get(partition, NO_BARRIER).stamp:
                 known[partition] = tuple.__new__(Barrier, (stamp, through))  # in C: there are many
+                self._lasts.pop(partition, None)
             if query and query > heard.get(partition, 0):
                 heard[partition] = query
 
@@ -261,18 +323,25 @@ class TopicOrder:
         return [(p, max(ends[p].stamp, stamp), ends[p].through) if p in ends else (p, at, through)
                 for p, at, through in told]  # fmt: skip
 
-    def add(self, waiter: BarrierWaiter) -> None:
-        """Let somebody wait."""
-        heapq.heappush(self._waiting, (waiter.stamp, waiter.number, waiter))
-        self.first = self._waiting[0][2]
-
-    def next(self) -> BarrierWaiter | None:
-        """Forget those who were told, or are gone; return who is the `first` of the others."""
-        waiting = self._waiting
-        while waiting and waiting[0][2].is_over:
-            heapq.heappop(waiting)
-        self.first = waiting[0][2] if waiting else None
-        return self.first
+    def mark(self, above: int) -> tuple[int, list[tuple[int, int]]]:
+        """Return up to which stamp the order is complete, and of each partition that may have
+        messages stamped above `above`, the offset behind those.
+        """
+        registers, ends, lasts = self.registers, self.ends, self._lasts
+        stamps: list[int] = []
+        throughs: list[tuple[int, int]] = []
+        for partition in self.plan.partitions:
+            if (end := ends.get(partition)) is not None:
+                last, through = end
+            else:
+                stamp, through = registers.get(partition, NO_BARRIER)
+                last = lasts.get(partition, NO_BOUND)
+                stamps.append(stamp)
+            if last > above:
+                throughs.append((partition, through))
+        if not stamps:  # all have ended
+            return max((end.stamp for end in ends.values()), default=0), throughs
+        return min(stamps), throughs
 
     def take_plan(self, plan: OrderPlan, at: tuple[int, int]) -> None:
         """Go by where partitions are led now."""
@@ -298,13 +367,14 @@ class TopicOrder:
         """Take what partitions say that are led here, from the last one on, until one is behind
         `stamp`. Return how many are left; that one is the last of them.
         """
-        registers, ends, left = self.registers, self.ends, len(led)
+        registers, ends, lasts, left = self.registers, self.ends, self._lasts, len(led)
         promised = fences(map(_group_of, reversed(led)))
         for (partition, _, leading, state), fence in zip(reversed(led), promised, strict=False):
             barrier = leading.barrier(fence)
             at = barrier.stamp
             if at > registers.get(partition, NO_BARRIER).stamp:
                 registers[partition] = barrier
+                lasts[partition] = state.last_stamp
             membership = state.membership
             if membership.joined:  # at once: with a barrier above it, a floor must be known
                 self.learn(membership.joined)

@@ -17,6 +17,7 @@ from weir.broker.partition.partition import PartitionContext
 from weir.broker.partition.topics import Topics
 from weir.protocol.client.order import (
     AskBarriers,
+    AwaitMark,
     LocateOffsets,
     ReportEnded,
     ReportJoined,
@@ -52,6 +53,7 @@ class TotalOrder:
         """Return what answers each request about orders."""
         return {
             AskBarriers: self._answers.ask,
+            AwaitMark: self._answers.await_mark,
             ResolveCut: self._cuts.ask,
             LocateOffsets: self._cuts.locator.ask,
             ReportJoined: self._growth.reported,
@@ -77,6 +79,8 @@ class TotalOrder:
         while visible:
             self._answers.confirm_visible(visible.popleft())
         promises, answers = self._promises, self._answers
+        if self._events.proposed:
+            answers.demand_proposed()
         if self._cuts:
             self._cuts.proceed()
         while True:

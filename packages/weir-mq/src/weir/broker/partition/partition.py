@@ -44,7 +44,7 @@ from weir.broker.runtime.reads import Reads
 from weir.broker.scattering.participant import Participant, ParticipantReports, apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Halted, Refused, Unavailable
-from weir.model.ids import node_of, partition_of
+from weir.model.ids import node_of, partition_of, topic_of
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HighestStamp, HybridClock, Time
@@ -92,7 +92,8 @@ class DeviceProducer:
 class PartitionEvents:
     """What the partitions of a shard tell it, until its turn looks."""
 
-    __slots__ = ("entries_applied", "leads_changed", "readable", "visible", "waiting")
+    __slots__ = ("entries_applied", "followed", "leads_changed", "proposed", "readable", "visible",
+                 "waiting")  # fmt: skip
 
     def __init__(self) -> None:
         """Nothing has happened yet."""
@@ -106,6 +107,10 @@ class PartitionEvents:
         self.waiting: dict[int, Partition] = {}
         #: By group, the partitions with new messages for which a fetch waits.
         self.readable: dict[int, Partition] = {}
+        #: The ids of topics of which somebody waits for the next batch to be accepted here; and by
+        #: topic, the highest stamp of those that were proposed since.
+        self.followed: set[int] = set()
+        self.proposed: dict[int, int] = {}
 
     def answer_fetches(self) -> None:
         """Answer who waits for what was applied: together, for an answer holds all there is."""
@@ -483,7 +488,14 @@ class Partition:
         """Propose all that has gathered since the last flush began; return from how many devices,
         or rather from how many reads of their connections.
         """
-        return self.leading.cut() if self.leading is not None else 0
+        if (leading := self.leading) is None:
+            return 0
+        devices = leading.cut()
+        events = self._events
+        if events.followed and (topic := topic_of(self.group.id)) in events.followed:
+            stamp = leading.appender.clock.last
+            events.proposed[topic] = max(stamp, events.proposed.get(topic, 0))
+        return devices
 
     def begin_waiting(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""

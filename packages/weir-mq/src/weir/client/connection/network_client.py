@@ -45,7 +45,9 @@ ASK_WITHIN = 0.5
 #: So many nodes are asked while it is not known which of them hold a partition.
 _ASKED_MOST = 4
 #: Any node can answer these, and answering them twice changes nothing.
-_ANYWHERE = (m.AskBarriers, m.DescribeTopic, m.OpenProducer, m.Ping, m.ResolveCut)
+_ANYWHERE = (
+    m.AskBarriers, m.AwaitMark, m.DescribeTopic, m.OpenProducer, m.Ping, m.ResolveCut,
+)  # fmt: skip
 
 R = TypeVar("R")
 

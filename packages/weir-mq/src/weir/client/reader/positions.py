@@ -280,6 +280,23 @@ class Barriers:
         near = None if partition is None else self._places[partition]
         return await self._network.request(request, m.Barriers, wait=wait_ms / 1_000, near=near)
 
+    async def next_mark(
+        self, above: int, stamp: int, wait_ms: int, partition: int | None
+    ) -> m.OrderMark:
+        """Return the next mark above the last one, which is `above`, once it is at `stamp`, or with
+        0 at what comes next; or after `wait_ms`. The leader of `partition` is asked, as in `ask`.
+
+        Raises `UnknownOpcode` where an earlier release answers.
+        """
+        request = m.AwaitMark(self._places.id, above, stamp, wait_ms)
+        near = None if partition is None else self._places[partition]
+        return await self._network.request(request, m.OrderMark, wait=wait_ms / 1_000, near=near)
+
+    def place(self, partition: int) -> tuple[int, int]:
+        """Return the node and the shard that lead a partition, as far as is known."""
+        address = self._places[partition]
+        return address.node, address.shard
+
     async def reached(self, stamp: int) -> dict[int, Barrier]:
         """Return the barriers of all partitions, each at `stamp` or above; with 0, each such that
         all lies below it that was confirmed to anybody until now.

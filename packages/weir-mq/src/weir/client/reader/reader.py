@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol
@@ -38,7 +38,14 @@ from weir.client.reader.fetcher import (
     loaded,
 )
 from weir.client.reader.positions import Barriers, Begin, End, Span, Start, Until, begin_of, end_of
-from weir.errors import BadRequest, Unavailable, WeirError
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    Overloaded,
+    Unavailable,
+    UnknownOpcode,
+    WeirError,
+)
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
 from weir.model.topic import Order, check_order
@@ -51,11 +58,45 @@ HELD_BYTES = 64 * MIB
 _HELD_BYTES_MIN = 64 * 1024
 #: No question for barriers begins sooner after the last one, in seconds.
 ASK_EVERY = 0.005
+#: How long a broker may keep a request for the next mark while nothing is published.
+MARK_WAIT_MS = 5_000
+#: At so many shards a reader awaits marks at most.
+STANDING_MAX = 16
+#: After so many seconds a shard is asked again that could not be reached.
+_REST = 0.5
 #: How often, and after how many seconds, it is asked again who joined.
 _TRIES = 200
 _AGAIN_AFTER = 0.05
 #: Answers of one partition that are with the user or ahead of him.
 PREFETCH = 2
+
+
+class _Marks(NamedTuple):
+    """The last mark that was used: the order of so many partitions is complete through `above`."""
+
+    above: int
+    partitions: int
+
+
+_NO_MARK = _Marks(0, 0)
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """What is awaited of marks, and what they told."""
+
+    #: Whether any are awaited, and brokers know of them.
+    is_open: bool
+    #: The last one that was used, and by partition the offset that marks told.
+    last: _Marks = _NO_MARK
+    throughs: dict[int, int] = field(default_factory=dict)
+    #: The shards at which one is awaited again and again, and at which one is awaited just now.
+    places: dict[tuple[int, int], None] = field(default_factory=dict)
+    awaited: dict[tuple[int, int], None] = field(default_factory=dict)
+    #: How many partitions are known to have ended.
+    ended: int = 0
+    #: The partition of which something came last: its leader is asked for barriers.
+    latest: int | None = None
 
 
 class _Held(NamedTuple):
@@ -73,8 +114,10 @@ def room_for(partitions: int) -> int:
 class TotalOrder:
     """Pullers of all partitions, and one order of what they bring.
 
-    Barriers come with what leaders answer. They are asked for only while something is held that
-    lies above them: nothing goes over the wire while nothing is published.
+    Barriers come with what leaders answer, and as marks: a request for the next mark is under way
+    at each shard of which messages came, which answers it as soon as what it accepts may be handed
+    out. Barriers are asked for while something is held and no mark comes: the shard is not known
+    yet, or is of an earlier release.
     """
 
     def __init__(
@@ -103,12 +146,11 @@ class TotalOrder:
         self._error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._live = len(begins)
-        #: The partition of which something came last: its leader is asked for barriers.
-        self._latest: int | None = None
         #: By partition that has ended, the offset behind its last message.
         self._over: dict[int, int] = {}
         for partition in begins:
             self._begin(partial(self._pull, partition))
+        self._subscription = _Subscription(span.ends is None)
         if span.ends is None:
             self._begin(self._ask)
         if grows:
@@ -189,7 +231,8 @@ class TotalOrder:
             merge.push(partition, header.stamp, part.offset, behind, header.total_size, held)
             self._passed.pop(partition, None)
         if delivered:
-            self._latest = partition
+            self._subscription.latest = partition
+            self._stand(partition)
             self._heard[partition] = asyncio.get_running_loop().time()
         if portion.next_offset > merge.next(partition):
             merge.skip(partition, portion.next_offset)
@@ -217,18 +260,96 @@ class TotalOrder:
         loop = asyncio.get_running_loop()
         while True:
             await self._waits.wait()
+            if self._mark_is_due():
+                await asyncio.sleep(ASK_EVERY)
+                if not self._waits.is_set():
+                    continue  # it came
             if (rest := self._quiet_in()) > 0:
                 await asyncio.sleep(rest)
                 continue
             self._waits.clear()
             began = loop.time()
             # Who sent the news is awake, and gets the question together with the next fetch.
-            latest = self._latest
+            latest = self._subscription.latest
             told = await self._barriers.ask(self._merge.highest, partition=latest)
-            if not told.reached and self._latest == latest:
-                self._latest = None  # it may be cut off from the others: ask where one is at home
+            if not told.reached and self._subscription.latest == latest:
+                self._subscription.latest = (
+                    None  # it may be cut off from the others: ask where one is at home
+                )
             await self._apply(told)
             await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
+
+    def _stand(self, partition: int) -> None:
+        """Keep a request for marks under way at the shard that leads a partition."""
+        if self._subscription.is_open:
+            place = self._barriers.place(partition)
+            if (
+                place not in self._subscription.places
+                and len(self._subscription.places) < STANDING_MAX
+            ):
+                self._subscription.places[place] = None
+                self._begin(partial(self._follow, partition))
+
+    async def _follow(self, partition: int) -> None:
+        """Take mark after mark, but none while those who are waited for talk anyway."""
+        loop = asyncio.get_running_loop()
+        place = self._barriers.place(partition)
+        while self._barriers.place(partition) == place:
+            if (rest := self._quiet_in()) > 0:
+                await asyncio.sleep(rest)
+                continue
+            began, marks, stamp = loop.time(), self._subscription.last, self._merge.highest
+            self._subscription.awaited[place] = None
+            try:
+                mark = await self._barriers.next_mark(marks.above, stamp, MARK_WAIT_MS, partition)
+            except UnknownOpcode:
+                self._subscription.is_open = False  # an earlier release: barriers are asked for
+                break
+            except (Disconnected, Overloaded, Unavailable):
+                await asyncio.sleep(_REST)
+                continue
+            finally:
+                self._subscription.awaited.pop(place, None)
+            if not await self._take_mark(mark, marks):
+                await asyncio.sleep(_AGAIN_AFTER)
+            await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
+        self._subscription.places.pop(place, None)
+
+    def _mark_is_due(self) -> bool:
+        """Return whether who sent the news is asked for the next mark already."""
+        latest = self._subscription.latest
+        return latest is not None and self._barriers.place(latest) in self._subscription.awaited
+
+    async def _take_mark(self, mark: m.OrderMark, since: _Marks) -> bool:
+        """Use a mark that was asked for `since` others were used; False if it says nothing new."""
+        merge, count = self._merge, mark.partitions
+        if mark.ended > self._subscription.ended or (self._grows and count > len(merge.roster)):
+            told = await self._barriers.ask(0)
+            self._subscription.ended = len(told.ends)
+            await self._apply(told)
+            return False
+        known = self._subscription.last.partitions
+        if since.above and {count, since.partitions, known} != {known}:
+            # It is of another set: of partitions that it leaves out nothing was told before.
+            if count > known:
+                self._subscription.last = _Marks(0, count)
+            return True
+        if (
+            mark.stamp <= self._subscription.last.above
+            or count < self._subscription.last.partitions
+        ):
+            return mark.stamp > since.above  # another shard was faster
+        throughs = self._subscription.throughs
+        for partition, through in mark.throughs:
+            throughs[partition] = max(through, throughs.get(partition, 0))
+            if partition in merge and through > merge.next(partition):
+                self._fetcher.expect(partition, through)
+        for partition in range(count):
+            if partition in merge:
+                merge.barrier(partition, Barrier(mark.stamp, throughs.get(partition, 0)))
+        self._subscription.last = _Marks(mark.stamp, count)
+        self._news.set()
+        return mark.reached
 
     def _quiet_in(self) -> float:
         """Return in how many seconds somebody who holds the barrier back was silent for a while:

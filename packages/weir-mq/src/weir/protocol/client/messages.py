@@ -73,10 +73,12 @@ from weir.protocol.client.declaration import ControlReply as ControlReply
 from weir.protocol.client.declaration import Request as Request
 from weir.protocol.client.declaration import opcode_of as opcode_of
 from weir.protocol.client.order import AskBarriers as AskBarriers
+from weir.protocol.client.order import AwaitMark as AwaitMark
 from weir.protocol.client.order import Barriers as Barriers
 from weir.protocol.client.order import Decide as Decide
 from weir.protocol.client.order import LocatedOffsets as LocatedOffsets
 from weir.protocol.client.order import LocateOffsets as LocateOffsets
+from weir.protocol.client.order import OrderMark as OrderMark
 from weir.protocol.client.order import PartState as PartState
 from weir.protocol.client.order import Prepare as Prepare
 from weir.protocol.client.order import ReportDone as ReportDone

@@ -1,7 +1,8 @@
 """Requests about the one order of many partitions (DESIGN §5 Aggregation, Scattering;
 docs/adr/0024).
 
-Readers in total order ask for barriers: how far the order is complete; a query that reads portion
+Readers in total order ask for barriers: how far the order is complete, and wait for the next mark
+of that; a query that reads portion
 after portion asks where the next one ends, as a cut. Who publishes to several
 partitions at one stamp asks the shard that coordinates, and that asks the leaders of the parts.
 """
@@ -107,6 +108,54 @@ class AskBarriers(ControlRequest, frozen=True, array_like=True):
     stamp: Natural = 0
     wait_ms: Natural = 0
     anew: bool = False
+
+
+class OrderMark(ControlReply, frozen=True, array_like=True):
+    """How far the one order of a topic's partitions is complete: all messages of its first
+    `partitions` partitions that are ever stamped at or below `stamp` are committed. Those that are
+    stamped above `above` of the request lie below the offsets in `throughs`, as (partition, offset)
+    each; a partition that is not in it has none of them.
+
+    With `reached`, it answers what was waited for; else the time was up, and `stamp` may be as low
+    as 0. A mark holds for ever, whoever asked for it and whoever said it. The partitions are the
+    set that it is of: if there are more than before, ask for the order's roster with `AskBarriers`
+    and begin again above 0. `ended` says how many of them have ended, which that tells, too.
+    """
+
+    topic: Natural
+    stamp: Natural
+    partitions: Natural
+    throughs: list[tuple[Natural, Natural]]
+    ended: Natural = 0
+    reached: bool = False
+
+
+class AwaitMark(ControlRequest, frozen=True, array_like=True):
+    """Wait for the next mark of a topic's order, by its id: keep one of these under way, and marks
+    come as soon as what is published can be handed out. Each request is credit for one mark.
+
+    The answer comes once all partitions are at `stamp` or above. With stamp 0 it comes once they
+    are at the stamp of the next batch that the shard accepts as the leader of a partition, or at a
+    stamp that another reader waits for, but above `above`. After `wait_ms` it comes with what is
+    known by then. `above` is the stamp of the last mark that was used, of as many partitions; 0
+    begins. Ask the leader of the partition that was published to last. A broker of an earlier
+    release refuses it with `UnknownOpcode`: use `AskBarriers` there.
+    """
+
+    declaration = Declaration(
+        95,
+        Scope.HERE,
+        OrderMark,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
+        refusals=(UnknownTopic,),
+        methods=("Client.reader",),
+    )
+
+    topic: Natural
+    above: Natural = 0
+    stamp: Natural = 0
+    wait_ms: Natural = 0
 
 
 class TopicPositions(Control, frozen=True, array_like=True):
@@ -405,6 +454,7 @@ class Standing(IntEnum):
 #: All requests of this page.
 REQUESTS: tuple[type[Request], ...] = (
     AskBarriers,
+    AwaitMark,
     ResolveCut,
     LocateOffsets,
     ReportJoined,

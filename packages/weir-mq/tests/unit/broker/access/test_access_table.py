@@ -60,6 +60,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     a.ListHubs: lambda t: a.ListHubs(t.addresses[0]),
     a.ForgetHub: lambda t: a.ForgetHub(t.addresses[0], 7),
     m.AskBarriers: lambda t: m.AskBarriers(t.id),
+    m.AwaitMark: lambda t: m.AwaitMark(t.id),
     m.ResolveCut: lambda _: m.ResolveCut(["mine"]),
     m.Scatter: lambda t: m.Scatter(1, 0, 1, 0, [o.Part(t.addresses[0], BATCH, [])]),
     Stage: lambda t: Stage(t.addresses[0], "q", 1, 2, 0, BATCH),

@@ -70,7 +70,7 @@ def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatc
 def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> LedPartition:
     leading: Any = SimpleNamespace(barrier=lambda fenced: Barrier(max(stamp, fenced), 5))
     membership = SimpleNamespace(joined=roster, ends=dict(ends))
-    state: Any = SimpleNamespace(membership=membership)
+    state: Any = SimpleNamespace(membership=membership, last_stamp=stamp)
     return LedPartition(partition, partition, leading, state)
 
 
@@ -126,11 +126,11 @@ def test_the_lowest_stamp_comes_first_and_those_who_left_do_not_come() -> None:
     high, low, gone = waiter(90), waiter(20), waiter(10)
     for number, each in enumerate((high, low, gone)):
         each.number = number
-        one.add(each)
+        one.queue.add(each)
     gone.is_over = True
-    assert one.next() is low
+    assert one.queue.next() is low
     low.is_over = True
-    assert one.next() is high
+    assert one.queue.next() is high
 
 
 def test_who_joined_is_learnt_with_the_barrier_that_may_lie_above() -> None:
@@ -156,3 +156,34 @@ def test_who_leads_what_has_ended_promises_nothing_for_it() -> None:
     one.learn_end(1, 30, 9)
     assert one.to_ask() == (False, set())
     assert not one.is_behind(waiter(50, after=3), nothing)
+
+
+def test_a_mark_leaves_out_only_what_is_known_to_have_nothing_above_the_last() -> None:
+    one = order(led(0, 50), led(1, 70), others=(2,))
+    one.take([(2, 60, 3)])
+    one.is_behind(waiter(40), nothing)
+    assert one.mark(0) == (50, [(0, 5), (1, 5), (2, 3)])
+    assert one.mark(60) == (50, [(1, 5), (2, 3)]), "who told of 2 did not say what is stamped how"
+    one.take([(1, 90, 9)])  # another node leads it by now
+    assert one.mark(80) == (50, [(1, 9), (2, 3)])
+    one.learn_end(0, 45, 5)
+    assert one.mark(45) == (60, [(1, 9), (2, 3)])
+    one.learn_end(1, 90, 9)
+    one.learn_end(2, 60, 3)
+    assert one.mark(60) == (90, [(1, 9)]), "all have ended"
+
+
+def test_those_who_are_parked_wait_for_what_others_wait_for() -> None:
+    one = order(led(0, 50))
+    early, late, gone = (BarrierWaiter(7, Scope.ALL, 0, 9, Caller(1, 0, 0), above=above)
+                         for above in (10, 60, 10))  # fmt: skip
+    for parked in (early, late, gone):
+        assert parked.is_parked
+        one.queue.park(parked)
+    gone.is_over = True
+    one.queue.demand(55)
+    assert (early.stamp, late.stamp, gone.stamp) == (55, 0, 0)
+    assert one.queue.first is early
+    assert one.queue.drop_parked()
+    late.is_over = True
+    assert not one.queue.drop_parked()

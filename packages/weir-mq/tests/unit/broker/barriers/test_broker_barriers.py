@@ -86,3 +86,94 @@ def test_a_fetch_brings_the_barrier_along(rig: Any) -> None:
     confirm = rig.answer(1, published(rig, info, 0))
     fetched = rig.answer(1, m.Fetch(info.addresses[0], 0, 1 << 20))
     assert (fetched.committed, fetched.barrier) == (1, confirm.stamp)
+
+
+def marks(rig: Any, number: int) -> list[m.OrderMark]:
+    found = replies(rig, number)
+    assert all(isinstance(reply, m.OrderMark) for reply in found)
+    return found  # type: ignore[return-value]
+
+
+def test_a_mark_comes_with_what_is_accepted_while_it_is_awaited(rig: Any) -> None:
+    info = founded(rig, 3)
+    asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=5_000))
+    rig.settle()
+    assert marks(rig, asked) == [], "nothing is published"
+    confirm = rig.answer(1, published(rig, info, 0, partition=1))
+    rig.settle()
+    (mark,) = marks(rig, asked)
+    assert (mark.topic, mark.partitions, mark.ended, mark.reached) == (info.id, 3, 0, True)
+    assert mark.stamp >= confirm.stamp
+    assert mark.throughs == [(1, 1)], "the others have no message at all"
+    for partition in range(3):
+        confirm = rig.answer(1, published(rig, info, int(partition == 1), partition))
+        assert confirm.stamp > mark.stamp
+
+
+def test_a_mark_does_not_come_before_what_it_tells_of_is_committed(rig: Any) -> None:
+    info = founded(rig, 2)
+    asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=5_000))
+    number = rig.ask(1, published(rig, info, 0))
+    assert replies(rig, number) == []
+    assert marks(rig, asked) == []
+    rig.settle()
+    (confirm,) = replies(rig, number)
+    (mark,) = marks(rig, asked)
+    assert isinstance(confirm, m.Confirm)
+    assert mark.stamp >= confirm.stamp
+
+
+def test_a_mark_tells_only_what_is_new_above_the_last_one(rig: Any) -> None:
+    info = founded(rig, 3)
+    first = rig.answer(1, published(rig, info, 0, partition=0))
+    rig.answer(1, published(rig, info, 0, partition=2))
+    now = stamp_at(rig.time.wall_ms())
+    mark = rig.answer(1, m.AwaitMark(info.id, 0, now + 1, 500))
+    assert mark.throughs == [(0, 1), (2, 1)]
+    asked = rig.ask(1, m.AwaitMark(info.id, mark.stamp, 0, 5_000))
+    rig.answer(1, published(rig, info, 1, partition=2))
+    rig.settle()
+    (second,) = marks(rig, asked)
+    assert second.throughs == [(2, 2)]
+    again = rig.answer(1, m.AwaitMark(info.id, first.stamp - 1, second.stamp, 500))
+    assert again.throughs == [(0, 1), (2, 2)]
+
+
+def test_whoever_waits_for_a_stamp_lets_all_have_the_mark(rig: Any) -> None:
+    info = founded(rig, 2)
+    rig.connect(2)
+    asked = rig.ask(2, m.AwaitMark(info.id, wait_ms=5_000))
+    wanted = stamp_at(rig.time.wall_ms()) + 5
+    assert rig.answer(1, m.AskBarriers(info.id, wanted, 500)).reached
+    ((number, mark),) = rig.replies[2][-1:]
+    assert number == asked
+    assert mark.reached
+    assert mark.stamp >= wanted
+    later = rig.ask(2, m.AwaitMark(info.id, mark.stamp, 0, 5_000))
+    rig.answer(1, m.AskBarriers(info.id, wanted - 1, 500))
+    assert later not in [number for number, _ in rig.replies[2]], "it has a mark above that"
+
+
+def test_a_mark_comes_in_time_though_nothing_happens(rig: Any) -> None:
+    info = founded(rig, 2)
+    asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=2_000))
+    rig.tick(1_900)
+    assert marks(rig, asked) == []
+    rig.tick(200)
+    (mark,) = marks(rig, asked)
+    assert not mark.reached
+    assert rig.answer(1, m.AwaitMark(info.id)).reached is False
+    far = stamp_at(rig.time.wall_ms() + 3_600_000)
+    asked = rig.ask(1, m.AwaitMark(info.id, 0, far, 500))
+    rig.tick(600)
+    assert marks(rig, asked)[0].stamp < far
+
+
+def test_who_awaits_a_mark_of_a_topic_that_goes_is_told(rig: Any) -> None:
+    info = founded(rig, 1)
+    asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=1_000))
+    rig.answer(1, a.DeleteTopic("t"))
+    rig.tick(1_100)
+    (refused,) = replies(rig, asked)
+    assert isinstance(refused, m.Refusal)
+    assert rig.answer(1, m.AwaitMark(info.id)).code == refused.code

@@ -22,6 +22,10 @@ _ALL_BYTES = 20_000
 _NEXT = (0, 60 * MS)
 #: No question for barriers begins sooner after the last one.
 _ASK_EVERY = 5 * MS
+#: How likely a mark is awaited when barriers are asked for, for how long, and how many at most.
+_MARK = 0.5
+_MARK_WAITS_MS = (0, 100, 2_000)
+_MARKS_MOST = 3
 #: So few that a partition that is ahead has to wait.
 _HELD_BYTES = (1, 600, 100_000)
 #: How likely a fetch goes to any replica.
@@ -41,6 +45,9 @@ class Pass:
         self.highest = 0
         #: Whether it was heard which partitions belong to the order.
         self.known = False
+        #: The last mark, of how many partitions it was, and the offsets that marks told.
+        self.above = self.marked = 0
+        self.throughs: dict[int, int] = {}
 
 
 class OrderReader(Client):
@@ -60,6 +67,8 @@ class OrderReader(Client):
         self._resting: set[int] = set()
         self._asking = False
         self._last_ask = 0
+        #: How many requests for marks are under way.
+        self._awaiting = 0
         #: The partitions of which all was received that was committed, since it is `ending`.
         self._ended: set[int] = set()
         #: Offsets from which on nothing was given yet.
@@ -94,6 +103,7 @@ class OrderReader(Client):
         """Forget what was asked."""
         super().closed()
         self._fetching.clear()
+        self._awaiting = 0
         self._asking = self._describing = False
         self._ended.clear()
 
@@ -241,6 +251,8 @@ class OrderReader(Client):
             return
         self._last_ask = self.world.now
         merge, topic = self._pass.merge, self.addresses[0].group >> 16
+        if self._pass.known and self._awaiting < _MARKS_MOST and self.world.chance(_MARK):
+            self._await_mark(topic)
         stamp = self._pass.highest if self._pass.known and merge.held else 0
         wait_ms = self.world.dice.choice((0, _WAIT_MS))
         self.ask(m.AskBarriers(topic, stamp, wait_ms), lambda reply: self._told(merge, reply))
@@ -267,6 +279,46 @@ class OrderReader(Client):
             self.complain("Live", f"barriers were refused: {reply}")
         if self._pass.merge.held or not self._pass.known:
             self._ask()
+
+    def _await_mark(self, topic: int) -> None:
+        """Ask for the next mark, of what is waited for or of what comes next."""
+        passing, dice = self._pass, self.world.dice
+        stamp = passing.highest if passing.merge.held and self.world.chance(0.5) else 0
+        request = m.AwaitMark(topic, passing.above, stamp, dice.choice(_MARK_WAITS_MS))
+        marked, link = passing.marked, self.link
+        self._awaiting += 1
+
+        def answered(reply: m.Reply) -> None:
+            if link is self.link:
+                self._awaiting -= 1
+            self._marked(passing, request, marked, reply)
+
+        self.ask(request, answered)
+
+    def _marked(self, passing: Pass, request: m.AwaitMark, marked: int, reply: m.Reply) -> None:
+        """Use a mark that was asked for while the last one was of `marked` partitions."""
+        if not isinstance(reply, m.OrderMark) or passing is not self._pass:
+            return
+        count = reply.partitions
+        if count > len(passing.roster):
+            passing.known = False  # some have joined: who, barriers tell
+            self._ask()
+            return
+        if request.above and {count, marked, passing.marked} != {passing.marked}:
+            if count > passing.marked:
+                passing.above, passing.marked = 0, count
+            return
+        if reply.stamp <= passing.above or count < passing.marked:
+            return
+        for partition, through in reply.throughs:
+            passing.throughs[partition] = max(through, passing.throughs.get(partition, 0))
+        for partition in range(count):
+            through = passing.throughs.get(partition, 0)
+            # What it leaves out lies below what earlier marks told.
+            self.history.hand_out(partition, reply.stamp, through)
+            passing.merge.barrier(partition, Barrier(reply.stamp, through))
+        passing.above, passing.marked = reply.stamp, count
+        self._give()
 
     def _count_in(self, reply: m.Barriers) -> None:
         """Take those that joined since, and begin to read them. Who answers may not know of all."""
