@@ -103,3 +103,15 @@ def test_sessions_of_a_node_without_news_end_at_the_cut_off(cut_off: CutOff) -> 
     assert not cut_off.is_there
     assert cut_off.node.reply_to(waits, 5).code == Unavailable.code
     assert "no news of the metadata for 6 s" in cut_off.node.hangups[-1].reason
+
+
+def test_news_are_as_old_as_the_question_that_they_answer(make_trio: Callable[..., Any]) -> None:
+    """What was committed behind the question may be missing in the answer."""
+    trio = make_trio(stale_ms=STALE_MS, cutoff_ms=CUTOFF_MS)
+    trio.topic()
+    node = next(one for one in trio.live() if one is not trio.leader())
+    trio.until(lambda: node.shard.news_age_ms == STALE_MS // 6 - 50)
+    trio.pass_ms(50)
+    trio.pass_ms(200)
+    trio.settle()
+    assert node.shard.news_age_ms == 200

@@ -10,14 +10,16 @@ from rigs.access import VERIFIER, be
 from rigs.shards import catalog_of, sessions_of
 from weir.broker.access.confirmations import REACHED_WITHIN_MS
 from weir.broker.api import events as ev
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.errors import Unavailable
+from weir.model.topic import Mode
 from weir.protocol.client import access as w
 from weir.protocol.client import messages as m
 
 #: The shard that is cut off from the registry's.
 AWAY, REGISTRY = 1, 0
 STALE_MS, CUTOFF_MS = 30_000, 600_000
-RULES = (w.RuleRow(("read",), "topic", "t"),)
+RULES = (w.RuleRow(("read", "consume"), "topic", "t"),)
 
 
 class Set:
@@ -77,8 +79,10 @@ def test_sessions_go_on_without_news_until_the_cut_off_and_then_end(node: Any, m
     for address in (mine, other):
         assert node.answer(AWAY, m.Fetch(address, 0, 1), 5).batches == ()
         waits = node.ask(AWAY, m.Fetch(address, 0, 1, wait_ms=60_000), 5)
+    guest = node.ask(2, m.Fetch(mine, 0, 1, wait_ms=60_000), 5)
     one.pass_ms(10_000)
     assert one.has(AWAY) == (mode == "watch")
+    assert node.reply(2, guest, 5) is None, "the shard that let it in has news"
     if mode == "closed":
         refused = node.reply(AWAY, waits, 5)
         assert (refused.code, "600 s" in refused.message) == (Unavailable.code, True)
@@ -131,3 +135,30 @@ def test_news_that_come_back_let_everything_go_on(node: Any) -> None:
     node.cut(REGISTRY, AWAY)
     one.pass_ms(CUTOFF_MS - 10_000)
     assert one.has(AWAY), "it counts from the last news"
+
+
+def test_an_answer_that_it_is_not_known_is_no_news(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard that has the registry may be cut off from its leader itself."""
+    one = Set(node)
+
+    def reach(*_: Any) -> None:
+        raise Unavailable("the registry's leader is not reached")
+
+    monkeypatch.setattr(ShardTrunks, "reach", reach)
+    one.pass_ms(STALE_MS + 6_000)
+    with pytest.raises(Unavailable, match="no news"):
+        node.all[AWAY].shard.check_news()
+
+
+def test_a_cluster_that_has_begun_is_served_by_partitions_without_news(node: Any) -> None:
+    """Partition 0 decides what clusters there are; the others may be pulled from at any time."""
+    one = Set(node)
+    info = node.answer(2, m.DescribeTopic("t"), 5)
+    home, other = info.addresses[0], info.addresses[1]
+    assert (home.shard, other.shard) == (1, 2)
+    node.cut(REGISTRY, 2)
+    one.pass_ms(STALE_MS + 6_000)
+    assert node.answer(1, m.OpenCluster(home, "c", Mode.SHARED), 5) == m.ClusterIsOpen()
+    assert isinstance(node.answer(1, m.Pull(other, "c", 1, 1, 0), 5), m.Granted)
