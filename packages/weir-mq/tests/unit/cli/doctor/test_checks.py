@@ -21,6 +21,7 @@ from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
 from weir.client.administration import Cluster
+from weir.errors import Disconnected
 from weir.protocol.client.nodes import NodeList, NodeRow
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig, TlsConfig
 from weir.server.network.certificate_files import CertificateState, state_file
@@ -222,6 +223,28 @@ def test_quotas_that_are_used_up_are_named(tmp_path: Path, monkeypatch: pytest.M
         w.create_topic("shop/orders")
         found = checks.quotas(patient(tmp_path))
     sick(found, "warn", "namespace:shop: topics 1 of 1", "weir quota set ENTITY")
+
+
+def test_what_the_audit_topic_lacks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dropped(_: object) -> int:
+        return 5
+
+    async def silent(_: object) -> int:
+        raise Disconnected("no answer")
+
+    with testing.node() as node, sync.connect(node.url) as w:
+        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        sick(checks.audit(patient(tmp_path)), "ok", "no topic _weir/audit", "")
+        w.create_topic("_weir/audit")
+        sick(checks.audit(patient(tmp_path)), "ok", "in topic _weir/audit", "")
+        monkeypatch.setattr(checks, "_dropped", dropped)
+        found = checks.audit(patient(tmp_path))
+        monkeypatch.setattr(checks, "_dropped", silent)
+        away = checks.audit(patient(tmp_path))
+    sick(found, "warn", "5 logins and denials", "weir audit --verb drop")
+    sick(away, "fail", "administration waits for it", "weir topic describe")
 
 
 def test_a_node_that_is_closed_to_strangers_is_well(
