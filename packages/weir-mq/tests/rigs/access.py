@@ -48,9 +48,17 @@ def set_mode(access: Access, mode: Any) -> None:
     access.apply(AccessModeSet(mode))
 
 
+class _Unaudited(Catalog):
+    """A registry of which nothing is audited: the entries of an audit would end strangers."""
+
+    __slots__ = ()
+    is_audited = False
+
+
 def close_access(shards: Sequence[Shard], mode: str = "closed") -> None:
     """Let all these shards go by rules, of which there are none but an administrator's."""
     for shard in shards:
+        cast(Any, catalog_of(shard)).__class__ = _Unaudited
         set_mode(catalog_of(shard).access, mode)
 
 
@@ -66,17 +74,8 @@ class _Strangers(Access):
         return [("strangers", RoleRules(rule("publish", "topic", one) for one in topics))]
 
 
-class _Unaudited(Catalog):
-    """A registry of which nothing is audited: the entries of an audit would end strangers."""
-
-    __slots__ = ()
-    is_audited = False
-
-
 def let_strangers_publish(shards: Sequence[Shard]) -> None:
     """Let these shards be closed, but for publishes of strangers to `locks` and `doors`."""
-    for shard in shards:
-        cast(Any, catalog_of(shard)).__class__ = _Unaudited
     close_access(shards)
     for shard in shards:
         cast(Any, catalog_of(shard).access).__class__ = _Strangers

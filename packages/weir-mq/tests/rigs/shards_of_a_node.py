@@ -225,7 +225,8 @@ class Node:
         if kind == Kind.OPENED:
             number = self._guests[key] = next(there.numbers)
             there.guests[number] = (asking, remote)
-            there.handle(ev.Opened(number, bytes(body).decode()))
+            principal, how = trunk.decode_opened(body)
+            there.handle(ev.Opened(number, principal, 0, how.address, how.admitted_at, how.token))
         elif kind == Kind.CLOSED:
             number = self._guests.pop(key)
             del there.guests[number]

@@ -84,8 +84,12 @@ class TrunkWires:
             if kind == Kind.OPENED:
                 number = next(self._numbers)
                 self._remote_peers[serving, number] = asking, remote
-                principal = bytes(body).decode()
-                self._handle(serving, ev.Opened(number, principal, place_of(asking, 0)))
+                principal, how = trunk.decode_opened(body)
+                place = place_of(asking, 0)
+                self._handle(
+                    serving,
+                    ev.Opened(number, principal, place, how.address, how.admitted_at, how.token),
+                )
             elif kind == Kind.CLOSED:
                 self._remote_peers.pop((serving, number), None)
                 self._handle(serving, ev.Closed(number))

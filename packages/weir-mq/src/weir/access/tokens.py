@@ -11,7 +11,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -63,6 +63,17 @@ class TokenLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 #: Of a token that says nothing of it.
 UNLIMITED = TokenLimits()
+
+
+class SessionToken(NamedTuple):
+    """The token that a session was let in by: who issued it, the key that signed it, its id, and
+    what it is limited to.
+    """
+
+    issuer: str
+    key: str
+    id: str
+    limits: TokenLimits
 
 
 class _Payload(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import Any
 from weir.broker.access.authorizer import Authorizer, revocation_of
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
-from weir.broker.api.events import Arrived, Certified, LetGo
+from weir.broker.api.events import Arrived, Certified, LetGo, Opened
 from weir.broker.api.settings import Identity
 from weir.broker.audit.backlog import Backlog
 from weir.broker.devices.requests import Devices
@@ -407,13 +407,18 @@ class Sessions:
         self._devices = devices
         self._arrivals = devices.arrivals(by_number)
 
-    def opened(self, number: int, principal: str, place: int, address: str = "") -> None:
-        """A peer connected; with a `principal` it did so elsewhere, at `place`."""
-        session = Session.opened(number, self._time.monotonic_ms(), principal, place, address)
-        session.admitted_at = self._authorizer.access.version
+    def opened(self, event: Opened) -> None:
+        """A peer connected, here or to another shard."""
+        number, version = event.session, self._authorizer.access.version
+        session = Session.opened(
+            number, self._time.monotonic_ms(), event.principal, event.place, event.address
+        )
+        session.admitted_at, session.token = event.admitted_at or version, event.token
         self._by_number[number] = session
         self._new_sessions.add(session)
         self._outbox.opened(number)
+        if event.admitted_at and not self._is_ahead(session):
+            self._end_unless_admitted(session)
 
     def secured(self, number: int, origin: str) -> None:
         """Nobody reads along on the way to a peer, which comes from `origin`."""
@@ -436,7 +441,7 @@ class Sessions:
         together = principal or not self._meter.is_on
         arrivals = event.arrivals
         for one in self._arrivals.take(arrivals, principal, place) if together else arrivals:
-            self.opened(one.session, principal, place)
+            self.opened(Opened(one.session, principal, place))
             self.received(one.session, (one.hello, one.publishes))
 
     def received(
@@ -448,6 +453,9 @@ class Sessions:
             return
         if session.parked is not None:
             self._keep(session, frames)
+            return
+        if session.passed and not final and self._is_ahead(session):
+            self._await_news(session, frames)
             return
         for at, frame in enumerate(frames):
             if isinstance(frame, ClientFrame):
@@ -477,6 +485,31 @@ class Sessions:
         if device is not None:
             self._meter.used(session, device.group, size, requests)
 
+    def _is_ahead(self, session: Session) -> bool:
+        """Whether another shard let a user in by news of the registry that have not come here."""
+        version = self._authorizer.access.version
+        return session.principal != ANONYMOUS and session.admitted_at > version
+
+    def _await_news(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
+        """Keep what a user asks of whom this shard may not have heard; end it if no news come."""
+        if self._trunks.may_be_news():
+            self._park(session, frames)
+        else:
+            self._end_passed(session, no_registry())
+
+    def _end_passed(self, session: Session, why: Refused) -> None:
+        self._outbox.put(Hangup(session.id, str(why)))
+        self.closed(session.id)
+
+    def _end_unless_admitted(self, session: Session) -> bool:
+        """End a session that another shard has let in, for it had not heard yet what is known here:
+        that a user was revoked, has another password, or a key of tokens was removed.
+        """
+        if session.principal == ANONYMOUS or self._authorizer.is_admitted(session):
+            return False
+        self._end_passed(session, revocation_of(session, False))
+        return True
+
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
         self._keep(session, frames)
@@ -493,6 +526,11 @@ class Sessions:
         """Serve what was parked: what is not known now is not there."""
         session = self._by_number.get(number)
         if session is not None and session.parked is not None:
+            if session.passed and self._is_ahead(session):
+                self._end_passed(session, no_registry())
+                return
+            if session.passed and self._end_unless_admitted(session):
+                return
             self.received(number, session.take_kept(self._budget), final=True)
 
     def closed(self, number: int) -> None:

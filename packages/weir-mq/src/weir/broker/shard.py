@@ -286,8 +286,8 @@ class Shard:
         match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
                 self._services.sessions.received(session, frames)
-            case ev.Opened(session, principal, place, address):
-                self._services.sessions.opened(session, principal, place, address)
+            case ev.Opened():
+                self._services.sessions.opened(event)
             case ev.Arrived() | ev.LetGo():
                 self._services.sessions.handle(event)
             case ev.Flushed(log, flush, rests):

@@ -24,7 +24,7 @@ from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk
 from weir.protocol.frame import take_client_frame
-from weir.protocol.trunk import ADDRESS_FOLLOWS, Arrival, Kind, TrunkFrame, TrunkStream
+from weir.protocol.trunk import Arrival, Kind, TrunkFrame, TrunkStream
 
 # Looked up once: to look up a member of an `Enum` takes as long as to serve a frame.
 _OPENED, _CLOSED, _CLIENT = Kind.OPENED, Kind.CLOSED, Kind.CLIENT
@@ -282,8 +282,7 @@ class ServingEnd(TrunkEnd):
             if kind == _OPENED:
                 self._closed(remote)
                 if self._has_room(remote):
-                    name, _, address = bytes(body).decode().partition(ADDRESS_FOLLOWS)
-                    self._numbers[remote] = self._trunks.opened(self, remote, name, address)
+                    self._numbers[remote] = self._trunks.opened(self, remote, body)
             elif kind == _CLOSED:
                 self._closed(remote)
             elif kind == _ARRIVALS:
@@ -396,11 +395,14 @@ class Trunks:
         else:
             self._local.passed_on(effect.shard, effect.charged)
 
-    def opened(self, end: ServingEnd, remote: int, principal: str, address: str) -> int:
+    def opened(self, end: ServingEnd, remote: int, body: Buffer) -> int:
         """Begin a session for another shard's peer; return its number."""
         number = self._local.connections.new_session()
         self._remote_peers[number] = RemotePeer(end, remote)
-        self._local.queue.put(ev.Opened(number, principal, end.shard, address))
+        principal, how = trunk.decode_opened(body)
+        self._local.queue.put(
+            ev.Opened(number, principal, end.shard, how.address, how.admitted_at, how.token)
+        )
         return number
 
     def arrived(self, end: ServingEnd, arrivals: Sequence[Arrival]) -> None:

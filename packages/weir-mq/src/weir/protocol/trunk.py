@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from weir.access.tokens import SessionToken
 from weir.codec import Buffer, total
 from weir.errors import RemoteProtocolError
+from weir.model.ids import Natural
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.protocol.client.codec import client_frame_size
 from weir.protocol.device import (
@@ -51,8 +53,8 @@ _CONFIRM_BYTES = len(encode_confirm(0, 0, 0, 0))
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_numbered = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
-#: What separates a principal from the address that its peer has; no principal has it in it.
-ADDRESS_FOLLOWS = "\0"
+#: What separates a principal from what else is said of its session; no principal has it in it.
+_MORE_FOLLOWS = b"\0"
 #: The session of the asking shard itself; no peer ever has this number.
 OWN_SESSION = (1 << 64) - 1
 
@@ -60,7 +62,7 @@ OWN_SESSION = (1 << 64) - 1
 class Kind(IntEnum):
     """What a trunk frame says of its session. The serving end says replies, hangup and answers."""
 
-    OPENED = 1  # body: the principal; from level 3 on ADDRESS_FOLLOWS and the peer's address
+    OPENED = 1  # body: the principal; from level 3 on 0 and JSON of `Introduction`
     CLOSED = 2
     CLIENT = 3  # body: a request's whole client frame, as it came
     DEVICE = 4  # body: a device request
@@ -79,6 +81,16 @@ class Arrival(msgspec.Struct, array_like=True):
     publishes: DevicePublishes
 
 
+class Introduction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a session was let in: the address of its peer's machine, empty if it has none; the access
+    version at which that was, 0 if it is not known; and the token, if it came by one.
+    """
+
+    address: str = ""
+    admitted_at: Natural = 0
+    token: SessionToken | None = None
+
+
 class TrunkFrame(NamedTuple):
     """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of a device's request
     it is that, of arrivals the principal and what each said (`Arrival`), and of answers each
@@ -93,6 +105,22 @@ class TrunkFrame(NamedTuple):
 def encode(kind: Kind, session: int, *body: Buffer) -> tuple[Buffer, ...]:
     """Return the buffers of a frame; the body's are among them as they are, uncopied."""
     return (_HEADER.pack(kind, total(body), session), *body)
+
+
+def encode_opened(
+    session: int, principal: str, introduction: Introduction | None = None
+) -> tuple[Buffer, ...]:
+    """Return the buffers that begin a session; brokers below level 3 know no introduction."""
+    if introduction is None:
+        return encode(Kind.OPENED, session, principal.encode())
+    more = msgspec.json.encode(introduction)
+    return encode(Kind.OPENED, session, principal.encode(), _MORE_FOLLOWS, more)
+
+
+def decode_opened(body: Buffer) -> tuple[str, Introduction]:
+    """Return the principal of a session that begins, and how it was let in. Raises `ValueError`."""
+    principal, _, more = bytes(body).partition(_MORE_FOLLOWS)
+    return principal.decode(), _read_introduction(more) if more else Introduction()
 
 
 def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
@@ -146,6 +174,11 @@ def _text(body: memoryview) -> memoryview:
     return body
 
 
+def _opened(body: memoryview) -> memoryview:
+    decode_opened(body)
+    return body
+
+
 def _client_frame(body: memoryview) -> memoryview:
     one_client_frame(body)
     return body
@@ -175,9 +208,10 @@ def _check_columns(publishes: DevicePublishes) -> None:
         raise ValueError("the columns of publishes differ in length, or are empty")
 
 
+_read_introduction = msgspec.json.Decoder(Introduction).decode
 _unpack_arrivals = msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode
 _BODIES: dict[int, Callable[[memoryview], Any]] = {
-    Kind.OPENED: _text,
+    Kind.OPENED: _opened,
     Kind.CLIENT: _client_frame,
     Kind.DEVICE: _device_request,
     Kind.HANGUP: _text,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rigs.access import VERIFIER, be, give, rule, set_mode, spoil_role
+from rigs.access import VERIFIER, be, give, rule, set_mode, spoil_role, verifier_of
 from rigs.shards import catalog_of, sessions_of
 from weir.access.scram import MECHANISM, ScramClient, encode_nonce
 from weir.broker.access.confirmations import REACHED_WITHIN_MS
@@ -84,6 +84,57 @@ def test_each_end_looks_by_itself(node: Any, stale: str) -> None:
     assert refused.code in (Unauthorized.code, UnknownTopic.code)
     passed = node.all[address.shard].guests
     assert bool(passed) or stale == "owner"
+
+
+def test_an_old_password_ends_where_the_owner_knows_the_new_one(node: Any) -> None:
+    """The shard that let the user in is cut off; what it passes on is served by nobody."""
+    address = closed(node)
+    registry = node.layout.registry_shard
+    away = next(shard for shard in others_of(address) if shard not in (registry, 0))
+    enter(node, away, 5, "default/ann")
+    node.cut(registry, away)
+    changed = w.ChangeUser("password", "ann", verifier_of("new"))
+    node.ask(0, changed, 2)
+    node.settle()
+    assert 5 in sessions_of(node.all[away].shard), "it has not heard of it"
+    number = node.ask(away, m.Fetch(address, 0, 1), 5)
+    node.settle()
+    assert node.reply(away, number, 5) is None
+    assert 5 in node.all[away].hung_up
+    assert not any(
+        "ann" in one.principal for one in sessions_of(node.all[address.shard].shard).values()
+    )
+
+
+def test_an_owner_waits_for_the_news_by_which_a_user_was_let_in(node: Any) -> None:
+    address = closed(node)
+    registry = node.layout.registry_shard
+    behind = address.shard
+    here = next(shard for shard in others_of(address) if shard != registry)
+    assert behind != registry
+    node.blocked.add((behind, registry))
+    node.ask(0, w.ChangeUser("create", "bob", VERIFIER, ("readers",)), 2)
+    node.settle()
+    enter(node, here, 6, "default/bob")
+    number = node.ask(here, m.Fetch(address, 0, 1), 6)
+    node.settle()
+    assert node.reply(here, number, 6) is None, "nobody says that there is no such user"
+    assert 6 not in node.all[here].hung_up
+    node.blocked.clear()
+    node.settle()
+    assert node.reply(here, number, 6).batches == ()
+
+
+def test_an_owner_without_news_ends_who_was_let_in_by_them(node: Any) -> None:
+    address = closed(node)
+    here = next(one for one in others_of(address) if one != node.layout.registry_shard)
+    node.cut(node.layout.registry_shard, address.shard)
+    node.ask(0, w.ChangeUser("create", "bob", VERIFIER, ("readers",)), 2)
+    node.settle()
+    enter(node, here, 6, "default/bob")
+    node.ask(here, m.Fetch(address, 0, 1), 6)
+    node.settle()
+    assert 6 in node.all[here].hung_up
 
 
 def test_a_shard_that_is_away_is_named(node: Any) -> None:

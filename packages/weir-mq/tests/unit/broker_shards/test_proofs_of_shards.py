@@ -149,7 +149,7 @@ def test_a_hub_receives_in_a_closed_set_from_what_a_third_shard_leads(node: Any)
     delivered = [r.content for r in replies if isinstance(r.content, d.Delivery)]
 
     assert [value for one in delivered for value in one.values] == [b"open"]
-    assert not one.hung_up
+    assert one.hung_up in ([], [1]), "session 1 was let in while the set was open"
 
 
 def test_no_refusal_overtakes_the_welcome_of_another_shard(

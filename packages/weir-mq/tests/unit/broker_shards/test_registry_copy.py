@@ -191,7 +191,7 @@ def test_only_shards_may_follow(node: Any) -> None:
 
 
 def test_a_long_list_of_topics_comes_in_pages(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.broker.router._PAGE_BYTES", 1_000)
+    monkeypatch.setattr("weir.broker.listing._PAGE_BYTES", 1_000)
     for n in range(40):
         node.answer(0, m.CreateTopic(f"t{n:02}", 3 if n % 2 else 1))
     names: list[str] = []

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from weir.access.tokens import SessionToken, TokenLimits
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.protocol import device as device
@@ -25,7 +26,7 @@ from weir.protocol.device import (
 )
 from weir.protocol.frame import take_client_frame
 from weir.protocol.proof import DeviceProof, DeviceProven, Proven
-from weir.protocol.trunk import Arrival, Kind, TrunkStream
+from weir.protocol.trunk import Arrival, Introduction, Kind, TrunkStream
 
 DEVICE_REQUESTS: list[Any] = [
     DeviceHello(1, 2**64 - 1, 3, 4, "topic"),
@@ -129,3 +130,36 @@ def test_what_is_said_of_many_comes_back_as_it_went() -> None:
     first, second = TrunkStream().receive(data)
     assert first == (Kind.ARRIVALS, 0, ("ada", arrivals))
     assert second == (Kind.ANSWERS, 0, answers)
+
+
+@pytest.mark.parametrize(
+    "introduction",
+    [
+        None,
+        Introduction("192.0.2.7", 9),
+        Introduction(
+            "", 1 << 40, SessionToken("me", "k", "id", TokenLimits(("r",), ("a/b",), 1, 2))
+        ),
+    ],
+)
+def test_a_session_is_told_with_how_it_was_let_in(introduction: Introduction | None) -> None:
+    data = joined(trunk.encode_opened(5, "user:default/ann#3", introduction))
+    ((kind, session, body),) = TrunkStream().receive(data)
+    assert (kind, session) == (Kind.OPENED, 5)
+    found = trunk.decode_opened(body)
+    assert found == ("user:default/ann#3", introduction or Introduction())
+
+
+@pytest.mark.parametrize("more", [b"\0[]", b'\0{"admitted_at":-1}', b"\0{", b"\xff"])
+def test_an_introduction_that_makes_no_sense_ends_the_trunk(more: bytes) -> None:
+    data = joined(trunk.encode(Kind.OPENED, 5, b"ada" + more))
+    with pytest.raises(RemoteProtocolError):
+        TrunkStream().receive(data)
+
+
+def test_the_bytes_of_an_introduction() -> None:
+    token = SessionToken("me", "k", "id", TokenLimits(topics=("a/b",)))
+    assert joined(trunk.encode_opened(5, "u", Introduction("h", 7, token))) == (
+        b"\x01\0\0\0\x4c\0\0\0\x05\0\0\0\0\0\0\0u\0"
+        b'{"address":"h","admitted_at":7,"token":["me","k","id",{"topics":["a/b"]}]}'
+    )

@@ -20,7 +20,7 @@ from weir.access.scram import (
     encode_nonce,
     parse_first,
 )
-from weir.access.tokens import BEARER
+from weir.access.tokens import BEARER, SessionToken
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.audit.buffer import AuditBuffer
@@ -32,7 +32,7 @@ from weir.broker.metadata.security.vault import NO_VAULT, Vault
 from weir.broker.records.audit import Outcome
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.session import ANONYMOUS, Attempt, Session, SessionToken
+from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
 from weir.errors import (
     BadName,
     BadRequest,

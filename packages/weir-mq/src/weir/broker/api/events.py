@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from weir.access.tokens import SessionToken
 from weir.codec import Buffer
 from weir.errors import Damaged
 from weir.model.topic import Topic
@@ -27,13 +28,16 @@ class Opened(msgspec.Struct, frozen=True):
     """A peer connected. `session` is unique over all time: the host draws its upper half.
 
     With a `principal` it is connected to another shard, that of `place`, which let it in and passes
-    its requests on. `address` is that of its machine, empty if it has none, or it is not known.
+    its requests on: at the access version `admitted_at`, 0 if that is not known, and by this
+    `token`, if by one. `address` is that of its machine, empty if it has none, or it is not known.
     """
 
     session: int
     principal: str = ""
     place: int = 0
     address: str = ""
+    admitted_at: int = 0
+    token: SessionToken | None = None
 
 
 class Secured(msgspec.Struct, frozen=True):

@@ -43,9 +43,9 @@ from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame, Flags
 from weir.protocol.trunk import (
-    ADDRESS_FOLLOWS,
     OWN_SESSION,
     Arrival,
+    Introduction,
     Kind,
     TrunkFrame,
     count_confirms,
@@ -334,7 +334,7 @@ class Forwarder:
 
     def request(self, session: Session, caller: Caller, frame: ClientFrame, shard: int) -> None:
         """Pass a client's request on. Raises `Unavailable`, or `Overloaded`."""
-        to = self._introduce(session.id, session.principal, shard, session.address)
+        to = self._introduce(session, shard)
         charged = len(frame.body)
         self.lanes.take(shard, charged)
         to.asks(caller, caller.opcode)
@@ -347,7 +347,7 @@ class Forwarder:
         """
         device, shard = session.device, session.device_place
         assert device is not None
-        self._introduce(session.id, session.principal, shard, session.address)
+        self._introduce(session, shard)
         buffers = trunk.encode_device(session.id, request)
         charged = total(buffers)
         self.lanes.take(shard, charged)
@@ -380,7 +380,7 @@ class Forwarder:
         """
         session = self._sessions[caller.session]
         opcode = request.declaration.opcode
-        self._introduce(session.id, session.principal, shard, session.address).asks(caller, opcode)
+        self._introduce(session, shard).asks(caller, opcode)
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
@@ -389,7 +389,7 @@ class Forwarder:
 
         Raises `Unavailable` or `NotLeader`, as all that asks, if it cannot be reached.
         """
-        self._introduce(OWN_SESSION, self.principal, shard)
+        self._open(OWN_SESSION, self.principal, shard)
         frame = encode_request(request, correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, OWN_SESSION, *frame))
 
@@ -488,16 +488,22 @@ class Forwarder:
             self._outbox.refuse(caller, Overloaded(error, RETRY_AFTER_MS))
         return False
 
-    def _introduce(self, session: int, principal: str, shard: int, address: str = "") -> _Trunk:
+    def _introduce(self, session: Session, shard: int) -> _Trunk:
+        """Return the trunk to a shard, which knows of the session then."""
+        introduction = None
+        if self.routes.level >= FORMAT_LEVEL_ACCESS:
+            introduction = Introduction(session.address, session.admitted_at, session.token)
+        return self._open(session.id, session.principal or ANONYMOUS, shard, introduction)
+
+    def _open(
+        self, session: int, principal: str, shard: int, introduction: Introduction | None = None
+    ) -> _Trunk:
         one = self._trunks.get(shard)
         if one is None:
             raise _gone(shard)
         if session not in one.known:
             one.known.add(session)
-            name = principal or ANONYMOUS
-            if address and self.routes.level >= FORMAT_LEVEL_ACCESS:
-                name += ADDRESS_FOLLOWS + address
-            self._put(shard, trunk.encode(Kind.OPENED, session, name.encode()))
+            self._put(shard, trunk.encode_opened(session, principal, introduction))
         return one
 
     def _put(self, shard: int, buffers: tuple[Buffer, ...], charged: int = 0) -> None:

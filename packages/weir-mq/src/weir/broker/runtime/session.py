@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from weir.access.scram import ScramServer
-from weir.access.tokens import UNLIMITED, TokenLimits
+from weir.access.tokens import UNLIMITED, SessionToken, TokenLimits
 from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
 from weir.model.columns import epoch_of
@@ -94,17 +94,6 @@ class Attempt:
     user: str
 
 
-class SessionToken(NamedTuple):
-    """The token that a session was let in by: who issued it, the key that signed it, its id, and
-    what it is limited to.
-    """
-
-    issuer: str
-    key: str
-    id: str
-    limits: TokenLimits
-
-
 class DeviceSession(msgspec.Struct, eq=False):
     """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
 
@@ -139,7 +128,8 @@ class Session(msgspec.Struct, eq=False):
     welcomed: bool = False
     #: The address of its machine; empty if it is not known.
     address: str = ""
-    #: The access version that it was let in at; and what it was allowed and has used.
+    #: The access version that it was let in at, where that is known; and what it was allowed and
+    #: has used.
     admitted_at: int = 0
     _decisions: Decisions | None = None
     #: Whether nobody on the way can read along; where a peer that logs in comes from, as failures

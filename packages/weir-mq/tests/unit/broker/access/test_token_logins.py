@@ -14,7 +14,14 @@ from rigs.shards import catalog_of, sessions_of, trunks_of
 from rigs.tokens import IDP, IDP_KEY, enter_by, hung_up, principal_of, token_of, trust
 from weir.access.scram import MECHANISM, ScramClient, encode_nonce
 from weir.access.signatures import PrivateKey
-from weir.access.tokens import BEARER, LEEWAY_SECONDS, Claims, TokenLimits, issue_token
+from weir.access.tokens import (
+    BEARER,
+    LEEWAY_SECONDS,
+    Claims,
+    SessionToken,
+    TokenLimits,
+    issue_token,
+)
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
@@ -272,6 +279,25 @@ def test_a_user_gets_a_token_of_its_own_and_a_token_gets_none(rig: Any) -> None:
 
     rig.handle(ev.Opened(3, catalog_of(rig.shard).access.user(ROOT).principal, 1))
     assert rig.answer(3, t.IssueToken(60)).code == BadRequest.code, "it may have come by a token"
+
+
+def test_the_owner_of_a_partition_goes_by_the_token_as_well(rig: Any) -> None:
+    """The shard that let it in passes on by which token, and when."""
+    rig.answer(1, t.CreateTokenKey("k1"))
+    access = catalog_of(rig.shard).access
+    principal, limits = access.user(ANN).principal, TokenLimits(topics=(T,))
+    known = SessionToken(OWN, "k1", "id", limits)
+
+    def passed(session: int, token: SessionToken, admitted_at: int) -> None:
+        rig.replies[session] = []
+        rig.handle(ev.Opened(session, principal, 1, "", admitted_at, token))
+
+    passed(3, known, access.version)
+    assert isinstance(rig.answer(3, m.DescribeTopic("t")), m.TopicInfo)
+    assert rig.answer(3, m.DescribeTopic("u")).code == UnknownTopic.code, "its token has t alone"
+    passed(4, known._replace(key="k2"), access.version)
+    passed(5, known, 1)
+    assert hung_up(rig) == [4, 5], "by a key that is not there, or was not there then"
 
 
 def test_what_can_be_no_token_is_refused(rig: Any) -> None:
