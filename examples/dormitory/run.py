@@ -134,7 +134,7 @@ def watch(ledger: Path, wanted: int, crew: Crew, lives: Sequence[Future[None]]) 
     began, told, killed = time.monotonic(), 0.0, False
     while (rows := len(rows_of(ledger))) < wanted or not all(life.done() for life in lives):
         passed = time.monotonic() - began
-        if rows >= wanted // 3 and not killed:
+        if rows and not killed:
             killed = crew.kill_one()
         if passed - told >= 0.5:
             say("" if told else "breakfast", f"{passed:5.1f} s  {bar(rows, wanted)}")

@@ -74,7 +74,7 @@ def test_a_node_that_dies_fails_the_run() -> None:
     with running_node() as node:
         began.append(node)
         with pytest.raises(BenchFailed, match="the node ended during the run"):
-            run(timeliness._measure(Settings(400_000, deadline_s=5), node, killing))
+            run(timeliness._measure(Settings(400_000, deadline_s=5), node, killing, node.url))
 
 
 def test_producers_that_cannot_connect_say_so() -> None:

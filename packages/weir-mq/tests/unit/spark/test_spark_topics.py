@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import weir
 from weir import sync, testing
-from weir.broker import router
+from weir.broker import listing
 from weir.broker.barriers import cuts
 from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, CheckpointMismatch, Unauthorized, UnknownTopic
@@ -412,7 +412,7 @@ def test_a_checkpoint_is_of_one_topic_or_of_several(node: testing.Node, w: sync.
 def test_topics_are_listed_page_by_page(
     node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch, namespace: str
 ) -> None:
-    monkeypatch.setattr(router, "_PAGE_BYTES", 100)
+    monkeypatch.setattr(listing, "_PAGE_BYTES", 100)
     names = [f"{namespace}t{number:02}" for number in range(25)]
     for name in (*names, f"{namespace}s", f"{namespace}u", "other/t1", "a", "z"):
         w.create_topic(name)

@@ -33,6 +33,7 @@ from weir_lab.sim.scenarios.revocations import play_revocations
 from weir_lab.sim.shape import NODE_READS, NODE_REPLACED, SET, SET_READS, SET_REPLACED, Shape
 
 _ROUTER = "weir.broker.router"
+_LISTING = "weir.broker.listing"
 _SESSION = "weir.broker.runtime.session"
 
 #: One producer id, and four who take it from each other.
@@ -305,4 +306,4 @@ def decisions_outlive_changes(patch: Patch) -> None:
 @mutant(seed=2, breaks={"Authorized"}, play=play_revocations)
 def lists_have_what_is_not_there_for_one(patch: Patch) -> None:
     """A list leaves out what its reader may not have described."""
-    patch.source(_ROUTER, "if not self._authorizer.may_describe(session, topic):", "if False:")
+    patch.source(_LISTING, "if not self._authorizer.may_describe(session, topic):", "if False:")
