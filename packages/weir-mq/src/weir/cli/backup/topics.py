@@ -23,7 +23,7 @@ from weir.model.batch import HEADER_SIZE, Batch, Columns
 from weir.model.ids import group_of
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.message import LargeMessage, Message
-from weir.model.topic import FOREVER, check_order
+from weir.model.topic import FOREVER, RESERVED_NAMESPACE, check_order
 from weir.protocol.client.messages import TopicInfo
 
 _TOTAL_SIZE = struct.Struct("<I")
@@ -197,6 +197,8 @@ class _Copy:
 async def refuse_if_there(client: Client, manifest: m.Manifest) -> None:
     """Raise `BadBackup` if one of the topics exists: nothing is mixed with what is there."""
     for topic in manifest.topics:
+        if _is_reserved(topic):
+            continue
         try:
             await client.describe(topic.full_name)
         except UnknownTopic:
@@ -211,13 +213,20 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
 
     Keys, tags, times and headers stay, and the order in each partition; the one order of all
     partitions, where the topic has one. Offsets begin at 0, so they stay where the backup's do.
-    Stamps are new; clusters, producers and devices' origins are not in the backup. Raises
-    `BadBackup` and what a client raises.
+    Stamps are new; clusters, producers and devices' origins are not in the backup. Topics of the
+    brokers' own namespace stay in the backup, since nobody else may write there. Raises `BadBackup`
+    and what a client raises.
     """
     await refuse_if_there(client, manifest)
     changes = []
     done = 0
     for topic in manifest.topics:
+        if _is_reserved(topic):
+            changes.append(
+                f"{topic.full_name}: not restored, since only brokers write there: its messages "
+                "stay in the backup"
+            )
+            continue
         await _create(client, topic)
         async with client.producer(topic.full_name) as producer:
             before = None
@@ -232,6 +241,10 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
                 await client.end_partition(topic.full_name, part.partition)
         changes += await _differences(client, topic)
     return changes
+
+
+def _is_reserved(topic: m.Topic) -> bool:
+    return topic.namespace == RESERVED_NAMESPACE
 
 
 async def _create(client: Client, topic: m.Topic) -> None:

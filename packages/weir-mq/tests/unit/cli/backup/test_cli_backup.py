@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir import testing
+from weir import sync, testing
 from weir.cli.backup import folders, manifest, topics
 from weir.cli.backup.manifest import BadBackup
 from weir.cli.main import main
@@ -258,3 +258,22 @@ def test_the_one_order_of_all_partitions_is_put_back(tmp_path: Path) -> None:
                 assert (await to.describe("moves")).closed == {2}, "it had ended"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_only_brokers_write_stays_in_the_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A backup with an audit topic could not be restored, wherever it was to go."""
+    to = str(tmp_path / "b")
+    with testing.node() as node:
+        with sync.connect(node.url) as w:
+            w.create_topic("_weir/audit")
+            w.create_topic("t")
+            w.publish("t", b"x")
+        assert main(["backup", "--to", to, "--url", node.url]) == 0
+    with testing.node() as node, sync.connect(node.url) as w:
+        w.create_topic("_weir/audit")
+        capsys.readouterr()
+        assert main(["restore", to, "--to", node.url]) == 0
+        assert "_weir/audit: not restored" in capsys.readouterr().out
+        assert w.positions("t") == ([0], [1])
