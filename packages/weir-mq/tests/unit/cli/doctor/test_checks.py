@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import sys
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 
 import msgspec
@@ -353,3 +355,16 @@ def test_clusters_that_lost_messages_and_values_that_did_not_parse(
         monkeypatch.setattr(weir.Client, "clusters", clusters)
         found = checks.clusters(patient(tmp_path))
     sick(found, "warn", "before they were done: t, nightly: 3", "longer retention")
+
+
+def test_the_releases_of_pyspark_are_those_that_the_extra_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = next(one for one in requires("weir-mq") or () if re.match("pyspark[<>=]", one))
+    least, below = (re.search(sign + r"(\d+)\.(\d+)", bounds) for sign in (">=", "<"))
+    assert least is not None
+    assert below is not None
+    for found, state in ((least, "ok"), (below, "warn")):
+        release = ".".join(found.groups())
+        monkeypatch.setattr(checks, "version", lambda _, release=release: f"{release}.0")
+        assert checks.spark(patient(tmp_path)).state == state
