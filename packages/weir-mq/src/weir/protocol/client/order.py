@@ -117,9 +117,10 @@ class OrderMark(ControlReply, frozen=True, array_like=True):
     each; a partition that is not in it has none of them.
 
     With `reached`, it answers what was waited for; else the time was up, and `stamp` may be as low
-    as 0. A mark holds for ever, whoever asked for it and whoever said it. The partitions are the
-    set that it is of: if there are more than before, ask for the order's roster with `AskBarriers`
-    and begin again above 0. `ended` says how many of them have ended, which that tells, too.
+    as 0. A mark is a fact that does not change, no matter which shard told it. The partitions are
+    the set that it is of: if there are more than before, ask for the order's roster with
+    `AskBarriers` and begin again above 0. `ended` says how many of them have ended, which that
+    tells, too.
     """
 
     topic: Natural
