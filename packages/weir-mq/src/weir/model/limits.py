@@ -207,3 +207,24 @@ AUDIT_CHANGES_MAX = 4_096
 AUDIT_EVENTS_MAX = 4_096
 AUDIT_WAITING_MAX = 256
 AUDIT_RETENTION_MS = 90 * 24 * 3600 * 1000
+
+# Relays. Rows and bytes of batches in one entry or answer, and what a puller may ask for.
+RELAY_ROWS_MAX = 65_536
+RELAY_BYTES_MAX = BATCH_BYTES_MAX + ENTRY_BYTES_MAX
+RELAY_CREDIT_BYTES_MAX = 8 * MIB
+RELAY_MARKS_MAX = 64
+# Tags of one filter, and filters that a partition of a relay knows at once.
+FILTER_TAGS_MAX = 4_096
+FILTERS_KEPT_MAX = 4_096
+# Entries of partition 0 about the roster: one for each partition that joins or ends, at most.
+ROSTER_ENTRIES_MAX = 2 * 65_536
+ROSTER_ENTRIES_TOLD_MAX = 1_024
+ROSTER_ENTRY_BYTES_MAX = 4 * KIB
+# Children that a partition keeps data for, how long after their last word, and how much.
+HOLDS_MAX = 1_024
+HOLD_MS_DEFAULT = 24 * 3600 * 1000
+HOLD_BYTES_DEFAULT = 64 * 1024 * MIB
+HOLDS_STORED_EVERY_MS = 10 * 60 * 1000
+# Promotions that cut a partition's log, and ranges that a relay has lost.
+FORKS_MAX = 1_024
+GAPS_MAX = 65_536
