@@ -67,6 +67,26 @@ def test_a_leader_that_is_cut_off_tells_nothing_stale() -> None:
     assert one["asked"] > 0
 
 
+@pytest.mark.parametrize(
+    ("rounds", "done"),
+    [
+        pytest.param(1, [1, 0, 0, 0], id="a-certificate"),
+        pytest.param(9, [9, 1, 1, 1], marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_secrets_rotate_under_load_while_nodes_are_killed(
+    rounds: int, done: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rotate", "--times", str(rounds), "--calm", "0", "--down", "0.2", "--json")
+    assert main(["chaos", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    check(told, rounds)
+    names = "certificates", "authorities", "wrapping_keys", "closed"
+    assert [told["done"][name] for name in names] == done
+    assert told["longest_gap_ms"] > 0
+    assert told["kill_gap_ms"] > 0
+
+
 def test_a_set_elsewhere_is_watched_while_a_command_does_the_harm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,43 @@ def _restart_all(wanted: Wanted, data: Data = None) -> None:
     _strike(wanted, data, AllKilled)
 
 
+@_verb("rotate")
+def _rotate(wanted: Wanted, down: Down = 1.0, data: Data = None) -> None:
+    """Rotate certificates, the CA and the wrapping key, and close the set, under load.
+
+    Each round renews the certificate of one node, and kills it (-9) while it has but a half of the
+    new files. Nine rounds replace the CA and the wrapping key once, and lead from open to closed;
+    commands of the operator are killed in their course, too, and run again.
+    """
+    import random
+
+    from weir.testing.nodes import READY, NodeSet, Patient
+    from weir_lab.bench.faults.chaos.rotation import Rotation
+    from weir_lab.bench.faults.chaos.rounds import TOPIC, Where
+    from weir_lab.bench.faults.chaos.secured import Operator, Secured
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:
+        folder = data or Path(name)
+        nodes = NodeSet(folder, _NODES, 1, settings=READY)
+        place = folder / "secrets"
+        place.mkdir(mode=0o700, exist_ok=True)
+        secured = Secured(nodes, place)
+        fault = Rotation(secured, Operator(secured, random.Random()), down)
+        settings = _settings(wanted, fault.name)
+        places = [(member.host, member.port) for member in nodes.members]
+        where = Where(secured.url(), places, login=secured.login)
+
+        def run(tell: Callable[..., None]) -> Result:
+            try:
+                nodes.start(Patient())
+                asyncio.run(secured.admit(TOPIC))
+                return _rounds(where, fault, settings, tell)
+            finally:
+                nodes.stop()
+
+        _tell(wanted, fault, _NODES, run)
+
+
 @app.command("regain")
 def _regain(
     times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 20,

@@ -118,3 +118,36 @@ def test_a_message_that_is_read_before_its_confirm_is_not_late() -> None:
     taken.note(1, 1_000_000)
     sent.confirm(1, 0, 3_000_000)
     assert sent.lag_ms(taken, 0, 10_000_000) == 0.0
+
+
+def _confirmed_at(*ms: int) -> Sent:
+    ledger = Sent()
+    for number, at in enumerate(ms):
+        ledger.sent += 1
+        ledger.confirm(1, number, at * MS)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("kills", "gaps"),
+    [
+        ([], (900.0, 0.0)),
+        # It lies in the gap, or the last confirms were on their way still.
+        ([(150, 160)], (300.0, 900.0)),
+        ([(20, 30)], (300.0, 900.0)),
+        # What comes more than half a second later is something else.
+        ([(1_010, 1_020)], (900.0, 300.0)),
+        # A kill explains one gap, not all around it.
+        ([(990, 1_200)], (300.0, 900.0)),
+        ([(990, 1_200), (1_010, 1_200)], (90.0, 900.0)),
+        # Outside of what is looked at it explains nothing.
+        ([(5_000, 5_001)], (900.0, 0.0)),
+    ],
+)
+def test_gaps_that_kills_explain_are_told_apart(
+    kills: list[tuple[int, int]], gaps: tuple[float, float]
+) -> None:
+    ledger = _confirmed_at(10, 100, 1_000, 1_300, 1_310)
+    spans = [(began * MS, ended * MS) for began, ended in kills]
+    assert ledger.gaps_ms(10 * MS, ledger.last_ns, spans) == gaps
+    assert ledger.last_ns == 1_310 * MS

@@ -55,3 +55,10 @@ def test_the_summary_ends_with_the_verdict() -> None:
         assert not found.clean
         assert f"{wrong} 1" in summary(found)[-2]
         assert summary(found)[-1].startswith("THIS MUST NOT HAPPEN")
+
+
+def test_the_summary_says_what_else_was_done() -> None:
+    done = {"certificates": 9, "wrapping_keys": 1}
+    lines = summary(msgspec.structs.replace(result(), longest_gap_ms=87.2, done=done))
+    assert "without a kill before: 87 ms at most; certificates 9, wrapping keys 1" in lines
+    assert not any("without a kill" in one for one in summary(result()))

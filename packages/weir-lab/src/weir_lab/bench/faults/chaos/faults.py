@@ -6,7 +6,9 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from weir.errors import WeirError
@@ -15,8 +17,11 @@ from weir_lab.bench.faults.chaos.nets import Networks
 
 #: What happens meanwhile to somebody who clings to the node that is struck, for so many seconds.
 Meanwhile = Callable[[float], Awaitable[None]]
+#: From when to when, in monotonic nanoseconds.
+Span = tuple[int, int]
 _COMMAND_S = 60.0
 _STDERR = 2
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Fault(Protocol):
@@ -30,11 +35,26 @@ class Fault(Protocol):
     #: How much time is drawn behind the strike.
     drawn_s: float
 
+    @property
+    def kills(self) -> Sequence[Span]:
+        """When it killed nodes (kill -9)."""
+
+    @property
+    def done(self) -> Mapping[str, int]:
+        """How often it did what else it does, by name."""
+
     def victim(self, leader: int, number: int) -> int:
         """Return whom round `number` strikes; 0 if that is not known."""
 
     async def strike(self, victim: int, meanwhile: Meanwhile) -> None:
         """Strike, and return when the node is back."""
+
+
+def killed(nodes: NodeSet, numbers: Sequence[int]) -> Span:
+    """End nodes by kill -9; return when that was."""
+    before = time.monotonic_ns()
+    nodes.kill(numbers)
+    return before, time.monotonic_ns()
 
 
 class Killed:
@@ -43,9 +63,11 @@ class Killed:
     witnessed = False
     settles = True
     drawn_s = 3.0
+    done = _NOTHING
 
     def __init__(self, nodes: NodeSet, leader: bool, down_s: float) -> None:
         """Kill the leader, or a follower."""
+        self.kills: list[Span] = []
         self._nodes = nodes
         self.name = "kill-leader" if leader else "kill-follower"
         self._leader = leader
@@ -60,7 +82,7 @@ class Killed:
 
     async def strike(self, victim: int, meanwhile: Meanwhile) -> None:
         """Kill, wait, start again."""
-        self._nodes.kill([victim])
+        self.kills.append(killed(self._nodes, [victim]))
         await asyncio.sleep(self._down_s)
         self._nodes.start_again([victim])
         await asyncio.to_thread(self._nodes.wait, [victim], Patient())
@@ -72,6 +94,8 @@ class Paused:
     name = "pause-leader"
     witnessed = True
     settles = True
+    kills: Sequence[Span] = ()
+    done = _NOTHING
     drawn_s = 3.0
 
     def __init__(self, nodes: NodeSet, seconds: float) -> None:
@@ -99,6 +123,8 @@ class CutOff:
     name = "partition"
     witnessed = True
     settles = True
+    kills: Sequence[Span] = ()
+    done = _NOTHING
     drawn_s = 3.0
 
     def __init__(self, networks: Networks, seconds: float) -> None:
@@ -126,9 +152,11 @@ class AllKilled:
     witnessed = False
     settles = True
     drawn_s = 6.0
+    done = _NOTHING
 
     def __init__(self, nodes: NodeSet) -> None:
         """Kill these."""
+        self.kills: list[Span] = []
         self._nodes = nodes
 
     def victim(self, leader: int, number: int) -> int:
@@ -138,7 +166,7 @@ class AllKilled:
     async def strike(self, victim: int, meanwhile: Meanwhile) -> None:
         """Kill all, start all."""
         numbers = [member.node for member in self._nodes.members]
-        self._nodes.kill(numbers)
+        self.kills.append(killed(self._nodes, numbers))
         self._nodes.start_again(numbers)
         await asyncio.to_thread(self._nodes.wait, numbers, Patient())
 
@@ -155,6 +183,8 @@ class ByCommand:
     name = "watch"
     witnessed = False
     settles = False
+    kills: Sequence[Span] = ()
+    done = _NOTHING
 
     def __init__(self, harm: str, mend: str, seconds: float) -> None:
         """Run `harm`, wait, and run `mend`; either may be empty."""

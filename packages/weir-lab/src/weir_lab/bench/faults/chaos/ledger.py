@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -20,6 +20,8 @@ from weir_lab.bench.harness.payload import filler
 
 #: The offset of a confirm that tells none.
 NOWHERE = -1
+#: What was confirmed before a kill may still be on its way for so long.
+_ON_ITS_WAY_NS = 500_000_000
 _HEAD = np.dtype([("number", "<u8"), ("producer", "<u4")])
 
 Numbers = npt.NDArray[np.int64]
@@ -45,6 +47,11 @@ class Sent:
     def end(self) -> int:
         """The offset behind the last message that was confirmed; 0 if none was."""
         return self._offsets[-1] + 1 if self._offsets else 0
+
+    @property
+    def last_ns(self) -> int:
+        """When the last message was confirmed; 0 if none was."""
+        return self._ns[-1] if self._ns else 0
 
     @property
     def offsets(self) -> Numbers:
@@ -82,6 +89,25 @@ class Sent:
         times = np.array([first, *inside, until_ns], np.int64)
         longest = int(np.diff(times).argmax())
         return int(times[longest]), int(times[longest + 1])
+
+    def gaps_ms(
+        self, since_ns: int, until_ns: int, kills: Sequence[tuple[int, int]]
+    ) -> tuple[float, float]:
+        """Return the longest time without a confirm in [since, until] that no kill explains, and
+        the longest that one does. A kill, from when to when, explains one: the longest of those
+        that it lies in, or that began at most half a second later.
+        """
+        inside = self._ns[bisect_left(self._ns, since_ns) : bisect_right(self._ns, until_ns)]
+        times = np.array([since_ns, *inside, until_ns], np.int64)
+        widths = np.diff(times)
+        explained = np.zeros(len(widths), bool)
+        for began, ended in kills:
+            first = max(0, int(np.searchsorted(times, began, side="right")) - 1)
+            last = int(np.searchsorted(times, ended + _ON_ITS_WAY_NS, side="left"))
+            if first < min(last, len(widths)):
+                explained[first + int(widths[first:last].argmax())] = True
+        others, own = widths[~explained], widths[explained]
+        return float(others.max(initial=0)) / 1e6, float(own.max(initial=0)) / 1e6
 
     def a_slot(self, since_ns: int, slot_ns: int, slots: int) -> list[int]:
         """Return how many confirms came in each of `slots` slots of time from `since_ns` on."""

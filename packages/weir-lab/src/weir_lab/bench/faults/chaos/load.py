@@ -7,15 +7,18 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from weir.client.client import Client, connect
+from weir.client.client import Client, Connecting, connect
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import BatchReceipt
 from weir.client.reader.reader import Reader
 from weir.device.client import Client as Device
+from weir.device.connection import DeviceSecret
 from weir.errors import WeirError
 from weir.model.limits import MIB
+from weir.tls.files import ClientFiles
 from weir_lab.bench.faults.chaos.ledger import NOWHERE, Read, Sent, Taken
 from weir_lab.bench.harness.payload import Block
 
@@ -34,6 +37,31 @@ _OFFSET_MAX = (1 << 63) - 1
 
 class LoadFailed(WeirError):
     """A client of the load ended by itself; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What clients of the load come by: a user's password, and files for TLS; and devices: files,
+    and the key of their fleet in a system.
+    """
+
+    password: str | None = field(default=None, repr=False)
+    files: ClientFiles | None = None
+    system: int = 0
+    fleet_key: bytes = field(default=b"", repr=False)
+
+    def connect(self, url: str, name: str) -> Connecting:
+        """Return a client of a set, which waits for longer than any fault lasts."""
+        return connect(url, name=name, request_timeout=PATIENCE_S, password=self.password)
+
+    def device(self, place: tuple[str, int], hub: int, topic: str) -> Device:
+        """Return a device that is connected to a node."""
+        secret = DeviceSecret.derived(self.fleet_key, self.system, hub) if self.fleet_key else None
+        return Device(*place, hub, 1, topic, 0, timeout=PATIENCE_S, secret=secret, tls=self.files)
+
+
+#: For a set that is open, without TLS.
+ANYBODY = Login()
 
 
 class Pump:
@@ -66,13 +94,16 @@ class Pump:
 class Lock:
     """A device in a thread of its own, which sends one sequenced message after the other."""
 
-    def __init__(self, number: int, place: tuple[str, int], topic: str, size: int) -> None:
+    def __init__(
+        self, number: int, place: tuple[str, int], topic: str, size: int, login: Login
+    ) -> None:
         """Be producer `number`, and talk to the node at `place`."""
         self.ledger = Sent()
         self.error: Exception | None = None
         self._number = number
         self._place = place
         self._topic = topic
+        self._login = login
         self._block = Block(size, 1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"weir-device-{number}", daemon=True)
@@ -88,8 +119,7 @@ class Lock:
 
     def _run(self) -> None:
         try:
-            hub = _HUB + self._number
-            with Device(*self._place, hub, 1, self._topic, 0, timeout=PATIENCE_S) as device:
+            with self._login.device(self._place, hub_of(self._number), self._topic) as device:
                 while not self._stop.wait(1 / _DEVICE_A_SECOND):
                     self._send(device)
         except Exception as error:
@@ -103,6 +133,11 @@ class Lock:
         # A repeat of what was answered before may not be told where that lies.
         offset = reply.offset if reply.offset <= _OFFSET_MAX else NOWHERE
         ledger.confirm(1, offset, time.monotonic_ns())
+
+
+def hub_of(number: int) -> int:
+    """Return the hub of the device that is producer `number`."""
+    return _HUB + number
 
 
 class Follower:
@@ -137,17 +172,19 @@ class Load:
     """All clients of a run, at work while the block runs. `finish` ends them with all confirmed."""
 
     def __init__(
-        self, url: str, places: Sequence[tuple[str, int]], topic: str, rate: float, size: int
-    ) -> None:
+        self, url: str, places: Sequence[tuple[str, int]], topic: str, rate: float, size: int,
+        login: Login = ANYBODY,
+    ) -> None:  # fmt: skip
         """Talk to the set at `url`; a device to each of `places`."""
         self.produced = Sent()
         self.live = Read(size)
         self._url = url
         self._topic = topic
+        self._login = login
         self._pump = Pump(self.produced, rate, size)
         self._follower = Follower(self.live)
         self._locks = [
-            Lock(PRODUCER + 1 + at, place, topic, size) for at, place in enumerate(places)
+            Lock(PRODUCER + 1 + at, place, topic, size, login) for at, place in enumerate(places)
         ]
         self._stop = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -230,20 +267,18 @@ class Load:
             await asyncio.sleep(_CALM_S)
 
     async def _client(self, name: str) -> Client:
-        return await self._stack.enter_async_context(
-            connect(self._url, name=name, request_timeout=PATIENCE_S)
-        )
+        return await self._stack.enter_async_context(self._login.connect(self._url, name))
 
     def _end_locks(self) -> None:
         for lock in self._locks:
             lock.end()
 
 
-async def read_whole(url: str, topic: str, size: int) -> Read:
+async def read_whole(url: str, topic: str, size: int, login: Login = ANYBODY) -> Read:
     """Read a topic of one partition from its beginning to its end, with a client of its own."""
     read = Read(size)
     async with (
-        connect(url, name="weir-chaos-check", request_timeout=PATIENCE_S) as client,
+        login.connect(url, "weir-chaos-check") as client,
         client.reader(topic, follow=False, max_bytes=4 * MIB) as reader,
     ):
         async for delivered in reader.batches():

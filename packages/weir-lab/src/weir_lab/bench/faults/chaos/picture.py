@@ -54,10 +54,13 @@ def summary(result: Result) -> list[str]:
         "stale": result.stale,
     }
     rounds = "round" if result.rounds == 1 else "rounds"
+    done = [f"{name.replace('_', ' ')} {count:,}" for name, count in result.done.items()]
+    others = f"without a kill before: {result.longest_gap_ms:,.0f} ms at most; {', '.join(done)}"
     return [
         "",
         f"without confirms: {result.rto_median_ms:,.0f} ms median, {result.rto_max_ms:,.0f} ms at "
         f"most, in {result.rounds} {rounds} ({result.seconds:,.0f} s)",
+        *([others] if done else []),
         "a reader in total order got each message at most "
         f"{result.reader_lag_max_ms:,.0f} ms after its confirm",
         f"{result.sent:,} messages sent, {result.confirmed:,} confirmed; read {result.read:,} in "

@@ -10,11 +10,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from weir.client.client import Client, connect
+from weir.client.client import Client
 from weir.errors import WeirError
 from weir_lab.bench.faults.chaos.faults import Fault
 from weir_lab.bench.faults.chaos.ledger import Read, Verdict, judge
-from weir_lab.bench.faults.chaos.load import PATIENCE_S, Load, LoadFailed, read_whole
+from weir_lab.bench.faults.chaos.load import (
+    ANYBODY,
+    PATIENCE_S,
+    Load,
+    LoadFailed,
+    Login,
+    read_whole,
+)
 from weir_lab.bench.faults.chaos.witness import Witness
 from weir_lab.bench.harness.payload import SIZE_MIN
 
@@ -96,6 +103,11 @@ class Result(msgspec.Struct, frozen=True):
     read_live: int
     seconds: float
     each: list[Round]
+    #: The longest time without a confirm that no kill explains, and the longest that one does.
+    longest_gap_ms: float = 0.0
+    kill_gap_ms: float = 0.0
+    #: How often the fault did what else it does, by name.
+    done: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
@@ -109,13 +121,14 @@ Tell = Callable[[Round], None]
 
 class Where(NamedTuple):
     """A set that runs: how to reach it, where each node is, and the topic to make there; one that
-    is `passing` is deleted again if nothing was wrong.
+    is `passing` is deleted again if nothing was wrong. `login` is what clients come by.
     """
 
     url: str
     places: list[tuple[str, int]]
     topic: str = TOPIC
     passing: bool = False
+    login: Login = ANYBODY
 
 
 async def run(where: Where, fault: Fault, settings: Settings, tell: Tell) -> Result:
@@ -124,21 +137,21 @@ async def run(where: Where, fault: Fault, settings: Settings, tell: Tell) -> Res
     Raises `WeirError` if the set does not come back, or a client of the load gives up.
     """
     settings.check()
-    url, places, topic, passing = where
+    url, places, topic, passing, login = where
     devices = [places[number % len(places)] for number in range(settings.devices)]
     began = time.monotonic()
-    async with connect(url, name="weir-chaos", request_timeout=PATIENCE_S) as client:
+    async with login.connect(url, "weir-chaos") as client:
         await client.create_topic(topic)
         stage = _Stage(where, client, fault, settings)
         await stage.settled()
-        async with Load(url, devices, topic, settings.rate, settings.size) as load:
+        async with Load(url, devices, topic, settings.rate, settings.size, login) as load:
             await load.moves(0)
             for number in range(1, settings.times + 1):
                 tell(await stage.round(number, load))
             await load.finish()
             _, (end, *_) = await client.positions(topic)
             await load.caught_up(end)
-        read = await read_whole(url, topic, settings.size)
+        read = await read_whole(url, topic, settings.size, login)
         result = stage.result(load, read, time.monotonic() - began)
         if passing and result.clean:
             await client.delete_topic(topic)
@@ -154,6 +167,7 @@ class _Stage:
         self._fault = fault
         self._settings = settings
         self._rounds: list[Round] = []
+        self._began_ns = 0
         self._witnesses: list[Witness] = []
 
     async def settled(self) -> int:
@@ -184,6 +198,7 @@ class _Stage:
         struck = fault.victim(led, number)
         witness = await self._witness(number, struck, load) if fault.witnessed else None
         at = time.monotonic_ns()
+        self._began_ns = self._began_ns or at
         await fault.strike(struck, asyncio.sleep if witness is None else witness.ask_on)
         if witness is not None:
             await asyncio.sleep(_LAST_WORDS_S)
@@ -237,6 +252,9 @@ class _Stage:
         found, live = judge(ledgers, read), judge(ledgers, load.live)
         both = found + Verdict(repeated=live.repeated, reordered=live.reordered)
         gaps = [one.gap_ms for one in self._rounds]
+        longest, own = load.produced.gaps_ms(
+            self._began_ns, load.produced.last_ns, self._fault.kills
+        )
         return Result(
             fault=self._fault.name,
             rounds=len(self._rounds),
@@ -255,6 +273,9 @@ class _Stage:
             read_live=len(load.live),
             seconds=seconds,
             each=self._rounds,
+            longest_gap_ms=longest,
+            kill_gap_ms=own,
+            done=dict(self._fault.done),
         )
 
 
