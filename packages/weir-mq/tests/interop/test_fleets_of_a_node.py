@@ -96,13 +96,15 @@ def test_a_fleet_from_its_key_to_its_devices(port: int, tmp_path: Path) -> None:
         with pytest.raises((Disconnected, NotAuthenticated)):
             client.publish_sequenced(b"too late")
     third = weir("device", "replace", "42", "--now", port=port)
+    assert third["unreached"] == []
+    third = weir("device", "status", "42", port=port)
     assert (third["generation"], third["before"]) == (2, None)
     with pytest.raises(NotAuthenticated):
         device(port, 42, second, boot=2)
     second = weir("device", "enrol", "42", "--key", str(key), port=port)
     with device(port, 42, second) as client:
         assert client.publish_sequenced(b"newer").code == 0
-    assert weir("device", "revoke", "42", port=port)["revoked"]
+    assert weir("device", "revoke", "42", port=port)["unreached"] == []
     assert weir("device", "status", "42", port=port)["revoked"]
     with pytest.raises(NotAuthenticated):
         device(port, 42, second, boot=3)

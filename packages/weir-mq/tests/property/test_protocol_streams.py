@@ -327,7 +327,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         st.builds(f.FleetList, st.lists(FLEET, max_size=3), st.booleans()),
     ),
     f.DeviceInfo: (
-        opcode_of(f.SetDevice),
+        opcode_of(f.ReplaceDevice),
         st.builds(
             f.DeviceInfo,
             DEVICE_HUB,

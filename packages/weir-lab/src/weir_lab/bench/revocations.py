@@ -2,9 +2,8 @@
 
 Users come one after another, each with one session of the kind whose turn it is. Once that was
 served its user, or its device, is revoked, while others publish. The clock runs from the call that
-revokes to the error that ends the session at its client. A user's session is late that gets a
-message, or a confirm of one, that was sent after the revocation was confirmed. Of a device the
-confirm says only that the registry has it, and shards hear of it next: it is never late.
+revokes to the error that ends the session at its client. A session is late that gets a message, or
+a confirm of one, that was sent after the revocation was confirmed.
 """
 
 from __future__ import annotations
@@ -319,20 +318,18 @@ async def _revoke(
 ) -> _End:
     """Let a session work, revoke it, and wait for its end."""
     kind = [*KINDS][number % len(KINDS)]
-    is_device = kind == "device"
-    if not is_device:
+    if kind != "device":
         await target.root.access.create_user(_user(number), target.password, [_ROLE])
     session = _Session()
     working = asyncio.ensure_future(KINDS[kind](target, number, session))
     try:
         await _served(session, working, loading, kind)
         began = time.monotonic()
-        unreached = 0
-        if is_device:
-            await target.root.fleets.revoke_device(_FIRST_HUB + number, 0)
+        if kind == "device":
+            change = await target.root.fleets.revoke_device(_FIRST_HUB + number, 0)
         else:
             change = await target.root.access.revoke_user(_user(number))
-            unreached = len(change.unreached)
+        unreached = len(change.unreached)
         confirmed_ns = time.monotonic_ns()
         done, _ = await asyncio.wait([working], timeout=_END_WITHIN_S)
         ms = (time.monotonic() - began) * 1e3 if done else -1.0
@@ -344,7 +341,7 @@ async def _revoke(
         with suppress(WeirError, OSError, asyncio.CancelledError):
             await working
     progress(number + 1)
-    return _End(kind, ms, not is_device and session.sent_ns > confirmed_ns, unreached)
+    return _End(kind, ms, session.sent_ns > confirmed_ns, unreached)
 
 
 async def _served(

@@ -313,8 +313,12 @@ class Access:
         ]
 
     async def _change(self, request: m.Request) -> AccessChange:
-        made = await self._network.request(request, a.AccessChanged)
-        return AccessChange(made.version, tuple(made.unreached), made.stops_by_ms)
+        return change_of(await self._network.request(request, a.AccessChanged))
+
+
+def change_of(made: a.AccessChanged) -> AccessChange:
+    """Return a change as a client shows it."""
+    return AccessChange(made.version, tuple(made.unreached), made.stops_by_ms)
 
 
 async def _verifier(password: str) -> ScramVerifier:

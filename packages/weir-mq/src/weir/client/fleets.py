@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.access.devices import Level, derive_secret
+from weir.client.access import AccessChange, change_of
 from weir.client.connection.network_client import NetworkClient
 from weir.protocol.client import fleets as f
+from weir.protocol.client.access import AccessChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +113,22 @@ class Fleets:
         request = f.ReplaceDevice(hub, generation)
         return _device(await self._network.request(request, f.DeviceInfo))
 
-    async def end_devices_before(self, hub: int, generation: int) -> FleetDevice:
+    async def end_devices_before(self, hub: int, generation: int) -> AccessChange:
         """Let the device of this generation be the one that may come; all before stay out from now
-        on. Raises `BadRequest` if the hub is further, or belongs to no fleet.
+        on, of each shard that is reached. Raises `BadRequest` if the hub is further, or belongs to
+        no fleet.
         """
-        request = f.SetDevice(hub, generation)
-        return _device(await self._network.request(request, f.DeviceInfo))
+        return await self._set(f.SetDevice(hub, generation))
 
-    async def revoke_device(self, hub: int, generation: int) -> FleetDevice:
+    async def revoke_device(self, hub: int, generation: int) -> AccessChange:
         """Let nobody come as this hub until its device is replaced by one of a generation above
-        this. Raises `BadRequest` if the hub is further, or belongs to no fleet.
+        this; its connections end on each shard that is reached. Raises `BadRequest` if the hub is
+        further, or belongs to no fleet.
         """
-        request = f.SetDevice(hub, generation, True)
-        return _device(await self._network.request(request, f.DeviceInfo))
+        return await self._set(f.SetDevice(hub, generation, True))
+
+    async def _set(self, request: f.SetDevice) -> AccessChange:
+        return change_of(await self._network.request(request, AccessChanged))
 
 
 def _fleet(row: f.FleetRow) -> Fleet:

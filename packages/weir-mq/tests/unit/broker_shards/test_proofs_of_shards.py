@@ -10,6 +10,7 @@ from rigs.access import set_mode
 from rigs.shards import catalog_of, sessions_of
 from rigs.shards_of_a_node import RING, SYSTEM
 from weir.access.devices import Level, derive_secret, prove_broker, prove_device
+from weir.broker.access.confirmations import REACHED_WITHIN_MS
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Forwarder
@@ -20,6 +21,7 @@ from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import NotAuthenticated, Overloaded, ProofNeeded, Unavailable
 from weir.model.batch_builder import encode
 from weir.protocol import device as d
+from weir.protocol.client import access as w
 from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.device import DeviceReplies, DeviceStream
@@ -295,3 +297,67 @@ def test_a_shard_without_news_lets_no_hub_of_a_fleet_in(node: Any) -> None:
     landing.raw.clear()
     frame, expected = proof(challenged(node, landing))
     assert [reply.content for reply in heard(node, landing, frame)] == [Proven(SYSTEM, expected)]
+
+
+def came(placed: Any) -> tuple[Any, Any, Any]:
+    """Let a device publish by a shard that has neither the registry nor its partition."""
+    node, owner, _ = placed
+    (number,) = {0, 1, 2} - {owner.number, node.layout.registry_shard}
+    landing = node.all[number]
+    frame, expected = proof(challenged(node, landing))
+    (reply,) = heard(node, landing, frame)
+    assert reply.content == Proven(SYSTEM, expected)
+    assert [one.code for one in heard(node, landing, d.publish(1, b"open", 0))] == [0]
+    return node, owner, landing
+
+
+@pytest.mark.parametrize("request_", [f.SetDevice(HUB, 0, True), f.SetDevice(HUB, 1)])
+def test_a_device_is_out_of_each_shard_by_the_answer(placed: Any, request_: Any) -> None:
+    node, owner, landing = came(placed)
+    before = catalog_of(landing.shard).access.version
+    changed = node.answer(0, request_)
+    assert changed == w.AccessChanged(before + 1, [])
+    assert {catalog_of(one.shard).access.version for one in node.all} == {changed.version}
+    assert SESSION in landing.hung_up
+    for one in (landing, owner):
+        assert not any("fleet:" in s.principal for s in sessions_of(one.shard).values())
+    landing.handle(ev.Closed(SESSION))
+    landing.raw.clear()
+    frame, _ = proof(challenged(node, landing))
+    assert [reply.code for reply in heard(node, landing, frame)] == [NotAuthenticated.code]
+    assert node.answer(0, request_).unreached == [], "it may be asked again"
+
+
+def test_a_shard_that_still_serves_a_revoked_device_is_named(placed: Any) -> None:
+    node, _, landing = came(placed)
+    node.cut(node.layout.registry_shard, landing.number)
+    number = node.ask(0, f.SetDevice(HUB, 0, True))
+    node.settle()
+    assert node.reply(0, number) is None, "it may come back"
+    assert not catalog_of(landing.shard).fleets.device(HUB).is_revoked
+    node.clock.monotonic += REACHED_WITHIN_MS
+    for one in node.all:
+        one.handle(ev.Ticked())
+    node.settle()
+    changed = node.reply(0, number)
+    assert (changed.unreached, changed.stops_by_ms) == ([(1, landing.number)], 0)
+    assert catalog_of(landing.shard).access.version < changed.version
+    node.join(node.layout.registry_shard, landing.number)
+    node.settle()
+    assert SESSION in landing.hung_up
+    assert catalog_of(landing.shard).access.version == changed.version
+
+
+def test_the_answer_is_awaited_while_a_shard_has_not_heard_of_it(placed: Any) -> None:
+    node, _, landing = came(placed)
+    registry = node.layout.registry_shard
+    node.blocked.add((landing.number, registry))
+    node.blocked.add((registry, landing.number))
+    number = node.ask(0, f.SetDevice(HUB, 0, True))
+    node.settle()
+    assert node.reply(0, number) is None
+    assert not catalog_of(landing.shard).fleets.device(HUB).is_revoked
+    node.blocked.clear()
+    node.settle()
+    assert SESSION in landing.hung_up
+    assert node.reply(0, number).unreached == []

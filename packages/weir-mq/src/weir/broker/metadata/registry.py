@@ -128,7 +128,7 @@ class Registry:
         self._places = places
         self._groups = groups
         access = AccessRequests(catalog, outbox, self, findings, random, vault)
-        fleets = Enrolment(catalog, outbox, self, findings, vault)
+        fleets = Enrolment(catalog, outbox, self, findings, vault, access.committed)
         rewrapping = Rewrapping(catalog, outbox, self, vault)
         quotas = QuotaRequests(catalog, outbox, self, Dealer(catalog, time))
         self.administration = Administration(

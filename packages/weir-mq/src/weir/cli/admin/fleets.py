@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.access.verbs import access_app
+from weir.cli.access.verbs import access_app, change
 from weir.cli.admin.devices import AsJson, HubNumber, hub_number
 from weir.cli.admin.devices import app as device_app
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.client.access import AccessChange
     from weir.client.client import Client
     from weir.client.fleets import Fleet, FleetDevice
 
@@ -198,24 +199,31 @@ def replace(
 
     async def work(client: Client) -> FleetDevice:
         known = await client.fleets.device(number)
-        if not now:
-            return await client.fleets.replace_device(number, known.generation + 1)
+        return await client.fleets.replace_device(number, known.generation + 1)
+
+    async def end(client: Client) -> AccessChange:
+        known = await client.fleets.device(number)
         following = known.generation + (known.before is None)
         return await client.fleets.end_devices_before(number, following)
 
-    _tell_device(url, connected(url, work), as_json)
+    if now:
+        change(url, as_json, f"the devices before are out as hub {number}", {"hub": number}, end)
+    else:
+        _tell_device(url, connected(url, work), as_json)
 
 
 @device_app.command()
 def revoke(hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Let nobody come in as a hub, until its device is replaced."""
+    """Let nobody come in as a hub, until its device is replaced. Its connections end on every shard
+    that is reached; the others are named.
+    """
     number = hub_number(hub)
 
-    async def work(client: Client) -> FleetDevice:
+    async def work(client: Client) -> AccessChange:
         known = await client.fleets.device(number)
         return await client.fleets.revoke_device(number, known.generation)
 
-    _tell_device(url, connected(url, work), as_json)
+    change(url, as_json, f"the device of hub {number} is revoked", {"hub": number}, work)
 
 
 @device_app.command("status")

@@ -10,6 +10,7 @@ from weir.access.devices import FLEET_KEY_BYTES, KEY_VERSION_MAX
 from weir.errors import BadName, LevelTooLow
 from weir.model.ids import Natural
 from weir.model.limits import GENERATION_MAX, NAME_CHARACTERS_MAX, TAG_BYTES_MAX
+from weir.protocol.client.access import AccessChanged
 from weir.protocol.client.declaration import (
     Asker,
     Control,
@@ -148,12 +149,14 @@ class DeviceInfo(ControlReply, frozen=True, array_like=True):
 class SetDevice(ControlRequest, frozen=True, array_like=True):
     """Let a device be the one of this generation from now on, or be revoked. It goes on only: a
     generation that has ended never begins again.
+
+    Answered once all shards that are reached have ended what may come no more.
     """
 
     declaration = Declaration(
         84,
         Scope.REGISTRY,
-        DeviceInfo,
+        AccessChanged,
         Retry.SAME,
         rights=_ADMINISTER,
         refusals=(LevelTooLow,),

@@ -1,8 +1,9 @@
 """Users, roles, issuers of tokens and the mode of access, as the registry has decided them.
 
 Replicas apply what was decided, in order, so all of them have the same version after the same
-entry. A version rises with each entry that changes what anybody may do, and `narrowed_at` with
-those that may take something away: live sessions are looked at then, and no sooner.
+entry. A version rises with each entry that changes what anybody may do, or ends a device, and
+`narrowed_at` with those that may take something away from users: live sessions are looked at then,
+and no sooner.
 """
 
 from __future__ import annotations
@@ -267,6 +268,10 @@ class Access:
         self.version += 1
         if narrows:
             self.narrowed_at = self.version
+
+    def device_ended(self) -> None:
+        """A device may come no more: shards that keep to this version let it in no more."""
+        self.version += 1
 
     def _take(self, other: Access) -> None:
         self._users, self._roles = dict(other._users), dict(other._roles)

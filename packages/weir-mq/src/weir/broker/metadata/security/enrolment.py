@@ -6,16 +6,18 @@ keys alone. Replicas look again whether a record may be applied, for another may
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from weir.access.devices import FLEET_KEY_BYTES, Nonces
 from weir.access.wrapping import KeyRing
 from weir.broker.api.events import AccessNarrowed, Findings
+from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.fleets import Fleet, Fleets
+from weir.broker.metadata.security.users import Committed
 from weir.broker.metadata.security.vault import Vault
 from weir.broker.records.fleets import (
-    DeviceRecord,
     DeviceReplaced,
     DeviceSet,
     DeviceUsed,
@@ -91,8 +93,9 @@ class FleetVault(Vault):
 
 
 class FleetCatalog(Protocol):
-    """What is known of fleets, and of what is written."""
+    """What is known of fleets and of access, and of what is written."""
 
+    access: Access
     fleets: Fleets
 
     @property
@@ -124,7 +127,8 @@ class Replies(Protocol):
 class Enrolment:
     """Changes fleets and devices by entries, and tells what they are."""
 
-    __slots__ = ("_catalog", "_findings", "_log", "_outbox", "_proposals", "vault")
+    __slots__ = ("_catalog", "_committed", "_findings", "_log", "_outbox", "_proposals",
+                 "vault")  # fmt: skip
 
     def __init__(
         self,
@@ -133,10 +137,13 @@ class Enrolment:
         log: FleetLog,
         findings: Findings,
         vault: FleetVault,
+        committed: deque[Committed],
     ) -> None:
         """Change `catalog` by entries of `log`; keys go through `vault`, and `findings` get to know
-        when devices that are connected may have to go.
+        when devices that are connected may have to go. `committed` gets what all shards are to keep
+        to before it is answered.
         """
+        self._committed = committed
         self._catalog = catalog
         self._outbox = outbox
         self._findings = findings
@@ -202,7 +209,9 @@ class Enrolment:
             raise Unavailable("another change of fleets is under way: try again shortly")
 
     def set_device(self, caller: Caller, request: SetDevice) -> None:
-        """Propose what a device is. Raises `LevelTooLow` and `BadRequest`."""
+        """Propose what a device is; answered once all shards that are reached keep to it. Raises
+        `LevelTooLow` and `BadRequest`.
+        """
         self._check_level()
         record = DeviceSet(request.hub, request.generation, request.is_revoked)
         self._catalog.fleets.check_device(record)
@@ -236,7 +245,7 @@ class Enrolment:
     def apply(self, index: int, record: FleetRecord) -> None:
         """Apply a committed record, and answer who asked for it."""
         caller, fleets = self._proposals.applied(index), self._catalog.fleets
-        reply: Reply
+        reply: Reply | None = None
         try:
             match record:
                 case FleetPut():
@@ -245,16 +254,26 @@ class Enrolment:
                     reply = FleetChanged(_row(fleet))
                 case FleetRemoved(name):
                     reply = FleetChanged(_row(fleets.remove(name)))
-                case DeviceSet() | DeviceReplaced() | DeviceUsed():
-                    _change_device(fleets, record)
+                case DeviceSet():
+                    fleets.set_device(record)
+                    self._catalog.access.device_ended()
+                case DeviceReplaced():
+                    fleets.replace_device(record)
                     reply = self._info(record.hub)
+                case DeviceUsed():
+                    fleets.use_device(record)
         except Refused as error:
             if caller is not None:
                 self._outbox.refuse(caller, error)
         else:
             self._findings.append(AccessNarrowed())
-            if caller is not None:
+            if caller is None:
+                return
+            if reply is not None:
                 self._outbox.reply(caller, reply)
+            else:
+                access = self._catalog.access
+                self._committed.append(Committed(caller, access.version, access.mode == "closed"))
 
     def restored(self) -> None:
         """A snapshot took the place of all fleets: devices may have to go."""
@@ -298,16 +317,6 @@ class Enrolment:
                 "once all nodes run this release, raise it by `weir node raise-level`",
                 level,
             )
-
-
-def _change_device(fleets: Fleets, record: DeviceRecord) -> None:
-    match record:
-        case DeviceSet():
-            fleets.set_device(record)
-        case DeviceReplaced():
-            fleets.replace_device(record)
-        case DeviceUsed():
-            fleets.use_device(record)
 
 
 def _row(fleet: Fleet) -> FleetRow:

@@ -76,8 +76,9 @@ def test_a_fleet_is_kept_and_lets_its_devices_in(rig: Any, checkpoint: bool) -> 
     row = f.FleetRow("locks", 40, 49, 1, (1,))
     assert put(rig) == f.FleetChanged(row)
     assert come(rig, 50, 42) == [ProofNeeded.code, 0, 0]
-    assert rig.answer(1, f.SetDevice(43, 1)) == f.DeviceInfo(43, "locks", 1, False)
-    assert rig.answer(1, f.SetDevice(44, 0, True)) == f.DeviceInfo(44, "locks", 0, True)
+    assert rig.answer(1, f.SetDevice(43, 1)) == w.AccessChanged(1, [])
+    assert rig.answer(1, f.SetDevice(44, 0, True)) == w.AccessChanged(2, [])
+    assert rig.answer(1, f.DescribeDevice(44)) == f.DeviceInfo(44, "locks", 0, True)
     restart(rig, checkpoint)
     assert rig.answer(1, f.ListFleets()) == f.FleetList([row], True)
     assert rig.answer(1, f.DescribeDevice(43)) == f.DeviceInfo(43, "locks", 1, False)
@@ -175,11 +176,11 @@ def test_devices_that_must_go_are_let_go(rig: Any) -> None:
     assert hung_up(rig) == [50]
     for session, hub in ((52, 42), (53, 43), (54, 44)):
         assert come(rig, session, hub) == [ProofNeeded.code, 0, 0]
-    assert rig.answer(1, f.SetDevice(42, 1)).generation == 1
+    assert rig.answer(1, f.SetDevice(42, 1)).version == 1
     assert hung_up(rig) == [52]
-    assert rig.answer(1, f.SetDevice(43, 0, True)).is_revoked
+    assert rig.answer(1, f.SetDevice(43, 0, True)).version == 2
     assert hung_up(rig) == [53]
-    assert rig.answer(1, f.SetDevice(45, 0, True)).is_revoked
+    assert rig.answer(1, f.SetDevice(45, 0, True)).version == 3
     assert hung_up(rig) == []
     # Nothing of a session that ended is served, whatever is on its way.
     rig.device(53, d.publish(0, b"open", 1))
