@@ -73,6 +73,7 @@ READ_TO = st.lists(st.tuples(NATURAL, NATURAL), max_size=3)
 CUT_AT = st.lists(NATURAL, max_size=4)
 TOLD = st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3)
 MARKS = st.builds(m.OrderMark, *[NATURAL] * 3, READ_TO, NATURAL, st.booleans())
+SET_MARKS = st.builds(m.SetMark, *[NATURAL] * 3, TOLD, VECTOR, READ_TO.map(tuple), TOLD.map(tuple))
 BARRIERS = st.builds(m.Barriers, NATURAL, TOLD, READ_TO.map(tuple), st.booleans(), TOLD.map(tuple))
 HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
@@ -111,6 +112,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.AwaitMark: st.builds(m.AwaitMark, NATURAL, NATURAL, NATURAL, NATURAL),
+    m.SubscribeMarks: st.builds(m.SubscribeMarks, NATURAL, NATURAL, st.booleans()),
     m.ResolveCut: st.builds(
         m.ResolveCut,
         st.lists(TEXT, min_size=1, max_size=3),
@@ -388,6 +390,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
     ),
     m.OrderMark: (opcode_of(m.AwaitMark), MARKS),
+    m.SetMark: (opcode_of(m.SubscribeMarks), SET_MARKS),
     m.Barriers: (opcode_of(m.AskBarriers), BARRIERS),
     m.ResolvedCut: (
         opcode_of(m.ResolveCut),

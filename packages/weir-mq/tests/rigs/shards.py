@@ -152,6 +152,26 @@ def deadlines_of(waiting: Any) -> list[Any]:
     return list(waiting._due)
 
 
+def subscriptions_of(shard: Shard) -> Any:
+    """Return the streams of marks that it has opened at others."""
+    return cast(Any, shard)._services.orders._answers._subscriptions
+
+
+def mark_streams_of(shard: Shard) -> Any:
+    """Return the streams of marks that others have opened here."""
+    return cast(Any, shard)._services.orders._answers.streams
+
+
+def streams_to(subscriptions: Any) -> dict[int, int]:
+    """Return the place of each stream that is open, by its number."""
+    return {number: one.place for number, one in subscriptions._numbered.items()}
+
+
+def places_without_streams(subscriptions: Any) -> set[int]:
+    """Return the places that are known not to have streams."""
+    return set(subscriptions._plain)
+
+
 def waits_for_nobody(grants: Any) -> bool:
     """Whether no consumer waits, and none is known."""
     return not grants._queues and not any(grants._members.values())

@@ -16,6 +16,7 @@ from weir.model.batch_builder import encode
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Kind, TrunkStream
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings
@@ -239,7 +240,8 @@ class Node:
                 one.session = number
             there.handle(ev.Arrived(arrivals, principal))
         else:
-            there.handle(ev.Received(self._guests[key], [body]))
+            request = take_client_frame(body) if kind == Kind.CLIENT else body
+            there.handle(ev.Received(self._guests[key], [request]))
 
     # -- peers -------------------------------------------------------------------------------
 

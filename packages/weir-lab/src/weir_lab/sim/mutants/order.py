@@ -4,13 +4,14 @@ rosters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.barriers import BarrierAnswers
+from weir.broker.barriers.streams import Subscriptions
 from weir.broker.barriers.topic_order import (
     Fences,
     Growth,
@@ -28,7 +29,7 @@ from weir.broker.runtime.reads import PublishedReading
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
 from weir.model.topic import Topic
-from weir.order.barrier import Barrier, Merge, Roster, barrier_at
+from weir.order.barrier import NO_BARRIER, Barrier, Merge, Roster, barrier_at
 from weir.order.clock import HybridClock, stamp_at
 from weir.protocol.client.messages import Barriers
 from weir.protocol.client.order import ReportJoined
@@ -43,6 +44,7 @@ from weir_raft.groups import multi
 _CUTS = "weir.broker.barriers.cuts"
 _MERGE = "weir.order.barrier"
 _OFFSETS = "weir.broker.barriers.offsets"
+_STREAMS = "weir.broker.barriers.streams"
 _TOPIC_ORDER = "weir.broker.barriers.topic_order"
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
@@ -70,6 +72,8 @@ ORDER = replace(
     ordered=(2,),
     grows=(False,),
 )
+#: Readers are far from leaders, which change: marks go between shards.
+STREAMED = replace(ORDER, ordered=(3,), kinds=("kill", "part", "pause"))
 #: Many read what is there, while others publish without a pause.
 CUT = replace(ORDER, ordered=(1,), cutters=4, producers=4, pace=(1, 10), batches=80)
 #: Queries read portion after portion, each up to a cut that is resolved for them.
@@ -92,8 +96,10 @@ def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
     """
     honest = OrderPlanner.plan
 
-    def plan(self: OrderPlanner, topic: Topic, scope: Scope, joined: int) -> OrderPlan:
-        found = honest(self, topic, scope, joined)
+    def plan(
+        self: OrderPlanner, topic: Topic, scope: Scope, joined: int, avoided: Collection[int] = ()
+    ) -> OrderPlan:
+        found = honest(self, topic, scope, joined, avoided)
         for partition in list(found.others):
             here = self._topics.find(group_of(topic.id, partition))
             if here is not None and here.group.node.role is raft.Role.LEADER:
@@ -235,7 +241,7 @@ def a_mark_at_the_highest_register(patch: Patch) -> None:
 @mutant(seed=2, breaks=_BARRIER, shape=ORDER)
 def what_another_leader_tells_counts_as_known(patch: Patch) -> None:
     """Who told a register, and not what is stamped how below it, lets nothing be left out."""
-    patch.source(_TOPIC_ORDER, "                self._lasts.pop(partition, None)\n",
+    patch.source(_TOPIC_ORDER, "                self.lasts.pop(partition, None)\n",
                  "                pass\n")  # fmt: skip
 
 
@@ -251,6 +257,64 @@ def a_mark_for_what_is_demanded(patch: Patch) -> None:
         return max(stamp, demanded), throughs
 
     patch.setattr(TopicOrder, "mark", mark)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=STREAMED)
+def a_mark_before_its_data(patch: Patch) -> None:
+    """A mark between shards tells each offset that has changed since the last one (ADR 0101)."""
+    patch.source(_STREAMS, "            if told.get(partition) != (through, highest):\n",
+                 "            if partition not in told:\n")  # fmt: skip
+
+
+@mutant(seed=1, breaks=_BARRIER, shape=STREAMED)
+def a_mark_of_a_changed_set(patch: Patch) -> None:
+    """A partition that moves away keeps its last register: the next marks are of another set
+    (counterexample 4).
+    """
+    patch.source(
+        _STREAMS,
+        "            self.throughs = dict.fromkeys(mark.partitions, _UNTOLD)\n",
+        "            self.throughs = self.throughs | dict.fromkeys(mark.partitions, _UNTOLD)\n",
+    )
+
+
+@mutant(seed=7, breaks=_BARRIER, shape=STREAMED)
+def a_register_whose_offset_goes_backwards(patch: Patch) -> None:
+    """What an upper shard tells after a reconnect counts only where it is news."""
+
+    def take_mark(self: TopicOrder, stamp: int, throughs: Mapping[int, tuple[int, int]]) -> None:
+        for partition, (through, highest) in throughs.items():
+            at = self.registers.get(partition, NO_BARRIER).stamp
+            self.registers[partition] = Barrier(max(at, stamp), through)
+            self.lasts[partition] = highest
+
+    patch.setattr(TopicOrder, "take_mark", take_mark)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=STREAMED)
+def a_dead_input_leaves_the_roster(patch: Patch) -> None:
+    """No timer removes a partition from a total order: its register stands."""
+    patch.source(
+        _TOPIC_ORDER,
+        "return min(stamps), throughs",
+        "return min(s for s in stamps if s + (500 << 16) >= max(stamps)), throughs",
+    )
+
+
+@mutant(seed=75, breaks={"Live"}, shape=STREAMED)
+def a_demand_is_forgotten_when_the_leader_changes(patch: Patch) -> None:
+    """What is waited for is demanded again of the next leader, no matter what the place was told
+    before.
+    """
+    honest, demanded = Subscriptions.demand, dict[tuple[int, int, int], int]()
+
+    def demand(self: Subscriptions, topic: int, place: int, stamps: Collection[int]) -> bool:
+        before = demanded.get((id(self), topic, place), 0)
+        new = [stamp for stamp in stamps if stamp > before]
+        demanded[id(self), topic, place] = max(before, *stamps)
+        return honest(self, topic, place, new)
+
+    patch.setattr(Subscriptions, "demand", demand)
 
 
 @mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)

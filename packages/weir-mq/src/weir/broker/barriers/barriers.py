@@ -1,9 +1,9 @@
 """A shard's part in the total order of each topic: who asks how far it is complete, what they are
 told, and what the leaders here promise for that (DESIGN §5).
 
-The shard that is asked looks at what it leads, and asks each other shard that leads some, in one
-query that is answered once all are there, or when its time is up. So nothing flows but between
-those who ask and those who lead.
+The shard that is asked looks at what it leads, and subscribes to marks of each other shard that
+leads some: see `streams`. Who asks anew has those asked, in one query that is answered once all are
+there, or when its time is up.
 
 A promise says what no leader here stamps any more. It is one number for all groups that are led
 over a link. Many who ask share a question, and the next one goes out once all have answered the
@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 import weir_raft as raft
 from weir.broker.api.settings import Layout
+from weir.broker.barriers.streams import MarkStream, MarkStreams, Subscriptions
 from weir.broker.barriers.topic_order import (
     ANYTIME,
     BarrierWaiter,
@@ -41,7 +42,8 @@ from weir.model.topic import Topic
 from weir.order.barrier import Bound
 from weir.order.clock import HighestStamp, Time, stamp_at
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.order import AskBarriers, AwaitMark, Barriers, OrderMark
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.order import AskBarriers, AwaitMark, Barriers, OrderMark, SubscribeMarks
 from weir.protocol.frame import ClientFrame
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)
@@ -51,6 +53,7 @@ _WAIT_MS_MAX = 1_000
 _LATE_MS = 1_000
 #: What was known of a topic is forgotten when nobody has asked for so long.
 _FORGET_MS = 60_000
+_SUBSCRIBE = opcode_of(SubscribeMarks)
 #: Who is to be told when a batch is visible is told by then that it is not.
 VISIBLE_MS_MAX = 10_000
 
@@ -232,7 +235,7 @@ class BarrierAnswers:
     """Answers those who ask for the barriers of topics, and confirms what is visible."""
 
     __slots__ = ("_events", "_multi", "_orders", "_outbox", "_planner", "_promises", "_queries",
-                 "_time", "_topics", "reached", "waiters")  # fmt: skip
+                 "_subscriptions", "_time", "_topics", "reached", "streams", "waiters")  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
@@ -251,7 +254,10 @@ class BarrierAnswers:
         self.reached: deque[OrderReached] = deque()
         self._queries = BarrierQueries(forwarder, time)
         self._orders: dict[tuple[int, Scope], TopicOrder] = {}
-        forwarder.listen(self, AskBarriers)
+        #: What goes to other shards that have subscribed here, and comes from others.
+        self.streams = MarkStreams(context.outbox, time)
+        self._subscriptions = Subscriptions(forwarder, time)
+        forwarder.listen(self, AskBarriers, SubscribeMarks)
 
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
         """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
@@ -279,6 +285,30 @@ class BarrierAnswers:
             topic.id, Scope.ALL, request.stamp, deadline_ms, caller, above=request.above
         )
         self._wait(waiter)
+
+    def subscribe(self, session: Session, caller: Caller, request: SubscribeMarks) -> None:
+        """Send another shard marks, and one as soon as all are at what it demands. Raises
+        `UnknownTopic` or `Overloaded`.
+        """
+        if self._topics.catalog.by_id(request.topic) is None:
+            raise gone(request.topic)
+        if request.is_over:
+            self._outbox.answered(session.id)
+            self.streams.end(session.id, request.topic)
+            return
+        self.waiters.check_room()
+        self._outbox.answered(session.id)
+        scope = Scope.LED if session.foreign else Scope.OWN
+        stream = self.streams.open(caller, request.topic, scope)
+        if request.stamp:
+            before = stream.demands.get(request.stamp)
+            waiter = self.streams.demand(stream, request.stamp)
+            if before is not None:  # it is repeated
+                self.waiters.take(before.number)
+            if waiter is not None:
+                self._wait(waiter)
+        if not stream.number and not stream.is_due:
+            self._send_mark(stream)  # so that the set is announced, and the way measured
 
     def await_order(
         self, topic: int, stamp: int, deadline_ms: int, caller: Caller, cut: int
@@ -337,7 +367,7 @@ class BarrierAnswers:
         proposed, followed = self._events.proposed, self._events.followed
         for topic, stamp in list(proposed.items()):
             order = self._orders.get((topic, Scope.ALL))
-            if order is None or not order.queue.drop_parked():
+            if order is None or not order.queue.has_parked:
                 followed.discard(topic)
                 continue
             before = order.queue.first
@@ -345,7 +375,7 @@ class BarrierAnswers:
             if order.queue.first is not before:
                 self._look(order)
                 self._pursue(order)
-            if not order.queue.drop_parked():
+            if not order.queue.has_parked:
                 followed.discard(topic)
         proposed.clear()
 
@@ -353,28 +383,42 @@ class BarrierAnswers:
         """Tell those whose time is up what is known, and ask again for others."""
         now = self._time.monotonic_ms()
         self._queries.drop_late()
+        self._subscriptions.tick()
         for waiter in self.waiters.ended(now):
             self._tell(waiter, False)
+        for stream in self.streams.all():
+            if self.streams.tick(stream):
+                self._send_mark(stream)
         for key, order in list(self._orders.items()):
             if order.queue.next() is not None:
                 order.planned_at = (-1, -1)  # others may lead, of which nothing is heard
                 self._look(order)
                 self._pursue(order, again=True)
-            elif not order.queue.drop_parked() and now - order.asked_ms >= _FORGET_MS:
+            elif not order.queue.has_parked and now - order.asked_ms >= _FORGET_MS:
                 del self._orders[key]
+                if not any(topic == key[0] for topic, _ in self._orders):
+                    self._subscriptions.end(key[0])
 
     def trunk_closed(self, place: int) -> None:
         """The trunk to another shard broke."""
         self._queries.trunk_closed(place)
+        self._subscriptions.trunk_closed(place)
+
+    def session_closed(self, session: int) -> None:
+        """Forget a peer that is gone."""
+        self.waiters.session_closed(session)
+        self.streams.session_closed(session)
+
+    def send_due(self) -> None:
+        """Send the marks that have come due."""
+        for stream in list(self.streams.due):
+            self._send_mark(stream)
 
     # -- those who wait ----------------------------------------------------------------------
 
     def _wait(self, waiter: BarrierWaiter) -> None:
-        key = waiter.topic, waiter.scope
-        order = self._orders.get(key)
-        if order is None:
-            order = self._orders[key] = TopicOrder(*key)
-        order.asked_ms = now = self._time.monotonic_ms()
+        order = self._order(waiter.topic, waiter.scope)
+        now = order.asked_ms
         self.waiters.add(waiter)
         if waiter.is_parked:
             if waiter.deadline_ms <= now:
@@ -394,6 +438,32 @@ class BarrierAnswers:
             self._look(order)
             if not waiter.is_over:
                 self._tell(waiter, False)
+
+    def _order(self, topic: int, scope: Scope) -> TopicOrder:
+        """Return the order that somebody asks for."""
+        key = topic, scope
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = TopicOrder(*key)
+        order.asked_ms = self._time.monotonic_ms()
+        return order
+
+    def _send_mark(self, stream: MarkStream) -> None:
+        """Send another shard a mark of what is known now."""
+        topic = self._topics.catalog.by_id(stream.topic)
+        if topic is None:
+            self.streams.end(stream.caller.session, stream.topic)
+            return
+        order = self._order(stream.topic, stream.scope)
+        self._refresh(order, topic)
+        stream.leave_out(order, order.asked_ms)
+        self.streams.send(stream, order)
+
+    def _refresh(self, order: TopicOrder, topic: Topic) -> None:
+        """Take what all partitions say that are led here."""
+        self._take_plan(order, topic)
+        order.see(order.plan.led, self._multi.fences, 0)
+        self._take_plan(order, topic)
 
     def _look(self, order: TopicOrder) -> None:
         """Tell those whose stamp is reached."""
@@ -417,6 +487,9 @@ class BarrierAnswers:
         self.waiters.take(waiter.number)
         topic = self._topics.catalog.by_id(waiter.topic)
         caller, confirm = waiter.caller, waiter.confirm
+        if waiter.is_demand:
+            self.streams.told(waiter, reached)
+            return
         if confirm is not None:
             if reached and topic is not None:
                 self._outbox.reply(caller, confirm)
@@ -431,9 +504,7 @@ class BarrierAnswers:
             return
         order = self._orders[waiter.topic, waiter.scope]
         if not reached:  # else all was looked at of late
-            self._take_plan(order, topic)
-            order.see(order.plan.led, self._multi.fences, 0)
-            self._take_plan(order, topic)
+            self._refresh(order, topic)
         if waiter.above != ANYTIME:
             mark, throughs = order.mark(waiter.above)
             partitions, ended = len(order.plan.partitions), len(order.ends)
@@ -452,7 +523,8 @@ class BarrierAnswers:
         joined = len(order.roster)
         at = self._events.leads_changed, max(topic.partitions, topic.founded_with + joined)
         if order.planned_at != at:
-            order.take_plan(self._planner.plan(topic, order.scope, joined), at)
+            avoided = self._subscriptions.avoided
+            order.take_plan(self._planner.plan(topic, order.scope, joined, avoided), at)
 
     def _pursue(self, order: TopicOrder, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
@@ -464,13 +536,22 @@ class BarrierAnswers:
             self._promises.ask_again()
         elif here:
             self._promises.ask(waiter.stamp)
+        if waiter.after != ANYTIME:  # what was heard before will not do
+            for place in sorted(places):
+                self._queries.ask(waiter, place)
+            return
+        stamps = {waiter.stamp, max(order.queue.highest, waiter.stamp)}
         for place in sorted(places):
-            self._queries.ask(waiter, place)
+            if not self._subscriptions.demand(order.topic, place, stamps):
+                self._queries.ask(waiter, place)
 
     # -- answers -----------------------------------------------------------------------------
 
     def answered(self, frame: ClientFrame) -> None:
         """Another shard says how far what it leads is."""
+        if frame.opcode == _SUBSCRIBE:
+            self._marked(frame)
+            return
         query, reply = self._queries.answered(frame.correlation), decode_reply(frame)
         if query is None or not isinstance(reply, Barriers):
             return
@@ -486,6 +567,27 @@ class BarrierAnswers:
         waiter = order.queue.first
         if waiter is not None and (waiter.stamp > query.stamp or waiter.after >= query.number):
             self._pursue(order)
+
+    def _marked(self, frame: ClientFrame) -> None:
+        """A mark came from another shard; of whatever scope a reader here is, it holds."""
+        taken = self._subscriptions.take(frame)
+        if taken is None:
+            return
+        subscription, mark = taken
+        for scope in (Scope.ALL, Scope.OWN):
+            order = self._orders.get((mark.topic, scope))
+            if order is None:
+                continue
+            order.learn(mark.roster)
+            for end in mark.ends:
+                order.learn_end(*end)
+            order.take_mark(mark.stamp, subscription.throughs)
+            first = order.queue.first
+            if first is None:
+                continue
+            self._look(order)
+            if order.queue.first is not None and order.queue.first is not first:
+                self._pursue(order)
 
 
 def gone(topic: int) -> UnknownTopic:

@@ -17,7 +17,8 @@ on (DESIGN §5 Aggregation).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum, auto
@@ -87,6 +88,8 @@ class BarrierWaiter:
     #: It gets the mark above this stamp instead of `Barriers`; ANYTIME: it does not. With `stamp` 0
     #: it waits for a stamp that somebody waits for.
     above: int = ANYTIME
+    #: Whether a stream of marks gets one then, instead of an answer.
+    is_demand: bool = False
 
     @property
     def is_parked(self) -> bool:
@@ -182,8 +185,12 @@ class OrderPlanner:
         self._forwarder = forwarder
         self._layout = layout
 
-    def plan(self, topic: Topic, scope: Scope, joined: int) -> OrderPlan:
-        """Return where partitions of a topic are led, of which so many have `joined` for sure."""
+    def plan(
+        self, topic: Topic, scope: Scope, joined: int, avoided: Collection[int] = ()
+    ) -> OrderPlan:
+        """Return where partitions of a topic are led, of which so many have `joined` for sure.
+        Places that are `avoided` are not asked where another node has a replica.
+        """
         count = max(topic.partitions, topic.founded_with + joined)
         led: list[LedPartition] = []
         others: list[int] = []
@@ -197,10 +204,18 @@ class OrderPlanner:
                 others.append(partition)
                 with suppress(NotLeader):  # whoever asks learns by itself who leads it
                     place = self._forwarder.routes.toward(group)
+                    if avoided and place in avoided:
+                        place = self._elsewhere(group, avoided, place)
                     if place != self._forwarder.shard:
                         places[partition] = place
         partitions = sorted([one.partition for one in led] + others)
         return OrderPlan(partitions, led, others, places)
+
+    def _elsewhere(self, group: int, avoided: Collection[int], place: int) -> int:
+        """Return another place that may lead a group by now, or know who does."""
+        others = self._forwarder.routes.replicas(group)
+        reached = self._forwarder.reaches
+        return next((one for one in others if one not in avoided and reached(one)), place)
 
     def _of(self, topic: int, partitions: range, scope: Scope) -> Iterable[int]:
         if scope is not Scope.OWN:
@@ -214,30 +229,40 @@ class OrderQueue:
     demanded.
     """
 
-    __slots__ = ("_parked", "_waiting", "first")
+    __slots__ = ("_highest", "_parked", "_parked_max", "_waiting", "first")
 
     def __init__(self) -> None:
         """Nobody waits."""
         self._waiting: list[tuple[int, int, BarrierWaiter]] = []
+        #: The same, the highest stamp first; some may be over.
+        self._highest: list[tuple[int, int, BarrierWaiter]] = []
         #: Those who wait for a stamp that somebody waits for; some may be over.
-        self._parked: list[BarrierWaiter] = []
+        self._parked: deque[BarrierWaiter] = deque()
+        #: If there are more, those who are over are taken out.
+        self._parked_max = _SLACK
         #: Who waits for the lowest stamp: nobody is told before it. It may be over since.
         self.first: BarrierWaiter | None = None
 
     def park(self, waiter: BarrierWaiter) -> None:
         """Let somebody wait for a stamp that somebody waits for."""
         self._parked.append(waiter)
+        if len(self._parked) > self._parked_max:
+            self._parked = deque(one for one in self._parked if not one.is_over)
+            self._parked_max = 2 * len(self._parked) + _SLACK
 
-    def drop_parked(self) -> bool:
-        """Forget those of the parked who were told, or are gone; return whether there are more."""
-        self._parked = [one for one in self._parked if not one.is_over]
-        return bool(self._parked)
+    @property
+    def has_parked(self) -> bool:
+        """Whether somebody is parked. Each who was told, or is gone, is looked at once for that."""
+        parked = self._parked
+        while parked and parked[0].is_over:
+            parked.popleft()
+        return bool(parked)
 
     def demand(self, stamp: int) -> None:
         """Somebody waits for `stamp`: so do those who are parked and have no mark at it yet."""
         if not self._parked:
             return
-        parked, self._parked = self._parked, []
+        parked, self._parked = self._parked, deque()
         for waiter in parked:
             if waiter.is_over:
                 continue
@@ -250,6 +275,7 @@ class OrderQueue:
     def add(self, waiter: BarrierWaiter) -> None:
         """Let somebody wait."""
         heapq.heappush(self._waiting, (waiter.stamp, waiter.number, waiter))
+        heapq.heappush(self._highest, (-waiter.stamp, waiter.number, waiter))
         self.first = self._waiting[0][2]
 
     def next(self) -> BarrierWaiter | None:
@@ -258,13 +284,23 @@ class OrderQueue:
         while waiting and waiting[0][2].is_over:
             heapq.heappop(waiting)
         self.first = waiting[0][2] if waiting else None
+        if not waiting:
+            self._highest.clear()
         return self.first
+
+    @property
+    def highest(self) -> int:
+        """The highest stamp that somebody waits for; 0 if nobody waits."""
+        highest = self._highest
+        while highest and highest[0][2].is_over:
+            heapq.heappop(highest)
+        return highest[0][2].stamp if highest else 0
 
 
 class TopicOrder:
     """The order of one topic: what is known of its partitions, and who waits for it to go on."""
 
-    __slots__ = ("_behind", "_heard", "_lasts", "_looked_for", "asked_ms", "behind_here", "ends",
+    __slots__ = ("_behind", "_heard", "_looked_for", "asked_ms", "behind_here", "ends", "lasts",
                  "looked_at", "plan", "planned_at", "queue", "registers", "roster", "scope",
                  "topic")  # fmt: skip
 
@@ -282,7 +318,7 @@ class TopicOrder:
         self.planned_at = (-1, -1)
         #: By partition, the highest stamp of all that lies below the offset of its register, or a
         #: higher one. It is not known of registers that others told.
-        self._lasts: dict[int, int] = {}
+        self.lasts: dict[int, int] = {}
         #: By partition, the newest query in whose answer it was told.
         self._heard: dict[int, int] = {}
         self.queue = OrderQueue()
@@ -301,9 +337,19 @@ class TopicOrder:
         for partition, stamp, through in registers:
             if stamp > known.get(partition, NO_BARRIER).stamp:
                 known[partition] = tuple.__new__(Barrier, (stamp, through))  # in C: there are many
-                self._lasts.pop(partition, None)
+                self.lasts.pop(partition, None)
             if query and query > heard.get(partition, 0):
                 heard[partition] = query
+
+    def take_mark(self, stamp: int, throughs: Mapping[int, tuple[int, int]]) -> None:
+        """Keep a mark of a set of partitions, as far as it is news: all stamped at or below `stamp`
+        of each lies below an offset, and nothing below that above another stamp.
+        """
+        known, lasts = self.registers, self.lasts
+        for partition, (through, highest) in throughs.items():
+            if stamp > known.get(partition, NO_BARRIER).stamp:
+                known[partition] = tuple.__new__(Barrier, (stamp, through))
+                lasts[partition] = highest
 
     def learn(self, roster: Iterable[tuple[int, int]]) -> None:
         """Keep the longest roster: it only grows."""
@@ -327,7 +373,7 @@ class TopicOrder:
         """Return up to which stamp the order is complete, and of each partition that may have
         messages stamped above `above`, the offset behind those.
         """
-        registers, ends, lasts = self.registers, self.ends, self._lasts
+        registers, ends, lasts = self.registers, self.ends, self.lasts
         stamps: list[int] = []
         throughs: list[tuple[int, int]] = []
         for partition in self.plan.partitions:
@@ -367,7 +413,7 @@ class TopicOrder:
         """Take what partitions say that are led here, from the last one on, until one is behind
         `stamp`. Return how many are left; that one is the last of them.
         """
-        registers, ends, lasts, left = self.registers, self.ends, self._lasts, len(led)
+        registers, ends, lasts, left = self.registers, self.ends, self.lasts, len(led)
         promised = fences(map(_group_of, reversed(led)))
         for (partition, _, leading, state), fence in zip(reversed(led), promised, strict=False):
             barrier = leading.barrier(fence)

@@ -22,6 +22,7 @@ from weir.protocol.client.order import (
     ReportEnded,
     ReportJoined,
     ResolveCut,
+    SubscribeMarks,
 )
 
 
@@ -54,6 +55,7 @@ class TotalOrder:
         return {
             AskBarriers: self._answers.ask,
             AwaitMark: self._answers.await_mark,
+            SubscribeMarks: self._answers.subscribe,
             ResolveCut: self._cuts.ask,
             LocateOffsets: self._cuts.locator.ask,
             ReportJoined: self._growth.reported,
@@ -62,7 +64,7 @@ class TotalOrder:
 
     def session_closed(self, session: int) -> None:
         """Forget a peer that is gone."""
-        self._answers.waiters.session_closed(session)
+        self._answers.session_closed(session)
         self._cuts.session_closed(session)
 
     def trunk_closed(self, place: int) -> None:
@@ -91,6 +93,8 @@ class TotalOrder:
             if not answers.reached:
                 break
             self._cuts.proceed()  # it may ask for more, which may be there already
+        if answers.streams.due:
+            answers.send_due()
 
     def check_deadlines(self) -> None:
         """Let nobody wait for ever."""

@@ -155,6 +155,11 @@ class Routes:
         """
         return self._likely(group, self._groups.leader_of(group))
 
+    def replicas(self, group: int) -> list[int]:
+        """Return the shards of other nodes that have a replica of a group, and may lead it."""
+        nodes = map(node_of, self._catalog.voters(group))
+        return [self.place(node, group) for node in nodes if node != self._node]
+
     def _likely(self, group: int, voter: int) -> int:
         """Return the node of the voter that leads a group, or of who may, if none is known to."""
         if voter:
@@ -305,6 +310,10 @@ class Forwarder:
     def waiting(self) -> bool:
         """Whether a request that was passed on has no answer yet."""
         return any(one.pending for one in self._trunks.values())
+
+    def reaches(self, shard: int) -> bool:
+        """Return whether the trunk to a shard is open."""
+        return shard in self._trunks
 
     def opened(self, shard: int) -> None:
         """The trunk to a shard is open."""

@@ -88,6 +88,8 @@ from weir.protocol.client.order import ResolveCut as ResolveCut
 from weir.protocol.client.order import ResolvedCut as ResolvedCut
 from weir.protocol.client.order import Scatter as Scatter
 from weir.protocol.client.order import ScatterConfirm as ScatterConfirm
+from weir.protocol.client.order import SetMark as SetMark
+from weir.protocol.client.order import SubscribeMarks as SubscribeMarks
 from weir.protocol.client.order import TopicCut as TopicCut
 from weir.protocol.client.order import TopicPositions as TopicPositions
 

@@ -159,6 +159,51 @@ class AwaitMark(ControlRequest, frozen=True, array_like=True):
     wait_ms: Natural = 0
 
 
+class SetMark(ControlReply, frozen=True, array_like=True):
+    """How far a set of partitions is complete: all of their messages that are ever stamped at or
+    below `stamp` are committed, and lie below the offsets in `throughs`.
+
+    `throughs` has (partition, offset, highest) of each partition of the set of which something
+    changed since the last mark of it; nothing below the offset is stamped above `highest`.
+    `partitions` is the set, with its first mark: a set never changes, and `number` says which one a
+    mark is of. Stamps of one set only rise. `roster` and `ends` are those of `Barriers`, whole,
+    where they changed since the last mark; they hold before the mark does.
+    """
+
+    topic: Natural
+    number: Natural
+    stamp: Natural
+    throughs: list[tuple[Natural, Natural, Natural]]
+    partitions: tuple[Natural, ...] = ()
+    roster: tuple[tuple[Natural, Natural], ...] = ()
+    ends: tuple[tuple[Natural, Natural, Natural], ...] = ()
+
+
+class SubscribeMarks(ControlRequest, frozen=True, array_like=True):
+    """Only shards ask this of each other: send marks of a topic's partitions, by its id: of those
+    that this shard leads, or for a shard of its own node, of all in its logs.
+
+    The first request of a topic opens a stream, whose marks all answer its correlation; one with
+    another correlation replaces it. A `stamp` above 0 is a demand: the leaders promise to get
+    there, and a mark comes as soon as the whole set has. A demand ends after a second unless it is
+    repeated. While there is one, a mark comes with each tick; else one comes each second. With
+    `is_over`, no more marks come.
+    """
+
+    declaration = Declaration(
+        98,
+        Scope.HERE,
+        SetMark,
+        Retry.SAME,
+        asker=Asker.SHARD,
+        refusals=(UnknownTopic,),
+    )
+
+    topic: Natural
+    stamp: Natural = 0
+    is_over: bool = False
+
+
 class TopicPositions(Control, frozen=True, array_like=True):
     """How far a topic, by its id, was read: (partition, offset that comes next) each."""
 
@@ -456,6 +501,7 @@ class Standing(IntEnum):
 REQUESTS: tuple[type[Request], ...] = (
     AskBarriers,
     AwaitMark,
+    SubscribeMarks,
     ResolveCut,
     LocateOffsets,
     ReportJoined,

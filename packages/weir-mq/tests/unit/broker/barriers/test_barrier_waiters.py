@@ -184,6 +184,6 @@ def test_those_who_are_parked_wait_for_what_others_wait_for() -> None:
     one.queue.demand(55)
     assert (early.stamp, late.stamp, gone.stamp) == (55, 0, 0)
     assert one.queue.first is early
-    assert one.queue.drop_parked()
+    assert one.queue.has_parked
     late.is_over = True
-    assert not one.queue.drop_parked()
+    assert not one.queue.has_parked
