@@ -122,8 +122,7 @@ def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | 
             number = partition if name == "partition" else batch.header.schema
             return _repeated(number, pa.int32(), n)
         case "offset":
-            first = batch.header.first_offset
-            return _numbers(pa.int64(), np.arange(first, first + n, dtype=np.int64))
+            return _opened_offsets(batch)
         case "stamp":
             return _numbers(pa.int64(), np.full(n, batch.header.stamp, dtype=np.int64))
         case "time":
@@ -154,6 +153,12 @@ def _bytes(kind: pa.DataType, column: BytesColumn, validity: memoryview | None =
     )
     array.validate(full=True)
     return array
+
+
+def _opened_offsets(batch: Batch) -> pa.Array:
+    first, part = batch.header.first_offset, batch.slice_of
+    rows = np.arange(len(batch), dtype=np.int64) if part is None else np.array(part.rows, np.int64)
+    return _numbers(pa.int64(), rows + first)
 
 
 def _opened_tags(batch: Batch) -> pa.Array:

@@ -35,6 +35,8 @@ and without it those of devices that did not: the two never share a batch. Only 
 GENERATION, where one of the devices was replaced before. Releases that support format level 2 alone
 refuse both.
 
+A batch with SLICED holds some messages of another one, and is never stored: `weir.model.slices`.
+
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.columns`).
 """
@@ -69,6 +71,7 @@ from weir.model.columns import (
     Publication,
     References,
     Scattered,
+    SliceOf,
     piece_at,
 )
 from weir.model.limits import (
@@ -120,6 +123,7 @@ class Columns(IntFlag):
     PUBLICATION = 1 << 20
     GENERATION = 1 << 21
     VERIFIED = 1 << 22
+    SLICED = 1 << 23
 
 
 # Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
@@ -129,30 +133,19 @@ _HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Colum
 _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 _PUBLICATION = int(Columns.PUBLICATION)
 _GENERATION, _VERIFIED = int(Columns.GENERATION), int(Columns.VERIFIED)
+_SLICED = int(Columns.SLICED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _PUBLICATION | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
 #: Value, key, tag, time and headers of a message.
 _Row = tuple[bytes, bytes | None, str | None, int, Mapping[str, bytes]]
 #: The columns that this release reads and writes; a batch with others is refused, never guessed.
-KNOWN = int(
-    Columns.VALUE
-    | Columns.KEY
-    | Columns.TAG
-    | Columns.TIME
-    | Columns.DUE
-    | Columns.EXPIRES
-    | Columns.HEADERS
-    | Columns.ORIGIN
-    | Columns.CHUNK
-    | Columns.REFERENCES
-    | Columns.SCATTERED
-    | Columns.PUBLICATION
-    | Columns.GENERATION
-    | Columns.VERIFIED
-)
+KNOWN = sum(int(one) for one in Columns if one is not Columns.FOREIGN)
 #: Whoever applies a committed batch reads these columns, and must not have to inflate them.
 _NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES | Columns.PUBLICATION)
+#: What lies between the tag list and the times that messages are due.
+_UNCOMMON = _CHUNK | _SCATTERED | _SLICED
+_NEVER_SLICED = int(Columns.CHUNK | Columns.REFERENCES | Columns.PUBLICATION)
 #: What no batch of a scattering has.
 _NEVER_SCATTERED = int(Columns.ORIGIN | Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 #: What only batches of devices have that proved who they are, and what such batches may have.
@@ -197,7 +190,9 @@ class Header(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last message; a chunk holds none."""
+        """The offset behind the last message; a chunk holds none, a slice its whole original's."""
+        if self.columns & _SLICED:
+            return self.first_offset + self.packed_size
         return self.first_offset if self.columns & _CHUNK else self.first_offset + self.count
 
 
@@ -229,7 +224,7 @@ def parse(view: Buffer, at: int = 0) -> Header:
         _check_flags(header)
     if compression:
         _check_compression(header)
-    elif raw_size != size - HEADER_SIZE or packed_size:
+    elif raw_size != size - HEADER_SIZE or (packed_size and not columns & _SLICED):
         raise BadBatch(f"batch says {raw_size:,} bytes of columns in {size:,}")
     if size % ALIGNMENT:
         raise BadBatch(f"batch of {size:,} bytes, no multiple of {ALIGNMENT}")
@@ -246,6 +241,11 @@ def _check_flags(header: Header) -> None:
         raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
     if flags & _PUBLICATION and flags != _VALUE | _SCATTERED | _PUBLICATION:
         raise BadBatch(f"no publication has columns {flags:#x}")
+    if flags & _SLICED:
+        _check_slice(header)
+        flags ^= _SLICED
+        if flags <= _PLAIN:
+            return
     if flags & _PROVEN:
         if flags & ~_OF_PROVEN or not flags & _VERIFIED or not flags & int(Columns.ORIGIN):
             raise BadBatch(f"no batch of verified devices has columns {flags:#x}")
@@ -257,6 +257,14 @@ def _check_flags(header: Header) -> None:
     whole = not flags & int(Columns.ORIGIN) if not flags & _CHUNK else flags == _VALUE | _CHUNK
     if header.count != 1 or not whole:
         raise BadBatch(f"no chunk and no reference has columns {flags:#x}, {header.count:,} times")
+
+
+def _check_slice(header: Header) -> None:
+    of = header.packed_size
+    if header.columns & _NEVER_SLICED or header.compression:
+        raise BadBatch(f"no slice has columns {header.columns:#x}, or is compressed")
+    if not header.count <= of <= min(BATCH_MESSAGES_MAX, _OFFSET_MAX - header.first_offset):
+        raise BadBatch(f"a slice says {header.count:,} messages of {of:,}")
 
 
 def _check_compression(header: Header) -> None:
@@ -489,10 +497,8 @@ class Batch:
         cursor = Cursor(self.view, HEADER_SIZE)
         found: dict[int, object] = {}
         tag_list = cursor.tag_list() if flags & _TAG else []
-        if flags & _CHUNK:
-            cursor.take(len(Piece(0, 0).pack()))
-        if flags & _SCATTERED:
-            cursor.take(Scattered.unpack(self.view[cursor.at :], self._parts_max).packed_size)
+        if flags & _UNCOMMON:
+            self._locate_uncommon(cursor, found)
         if flags & _DUE:
             found[_DUE] = cursor.numbers("q", n)
         if self.header.compression:
@@ -513,6 +519,15 @@ class Batch:
         if cursor.at != len(cursor.view):
             raise BadBatch(f"columns end at {cursor.at:,}, the batch at {len(cursor.view):,}")
         return found
+
+    def _locate_uncommon(self, cursor: Cursor, found: dict[int, object]) -> None:
+        flags = self.header.columns
+        if flags & _CHUNK:
+            cursor.take(len(Piece(0, 0).pack()))
+        if flags & _SCATTERED:
+            cursor.take(Scattered.unpack(self.view[cursor.at :], self._parts_max).packed_size)
+        if flags & _SLICED:
+            found[_SLICED] = cursor.slice_of(self.header.count, self.header.packed_size)
 
     def _inflated(self, at: int) -> bytes:
         """Return what the compressed part, which begins at byte `at`, was made from."""
@@ -555,6 +570,17 @@ class Batch:
         if self.header.columns & _TAG:
             cursor.tag_list()
         return Scattered.unpack(self.view[cursor.at :], self._parts_max)
+
+    @property
+    def slice_of(self) -> SliceOf | None:
+        """Which batch it is a slice of, and which rows are here; None for a whole batch."""
+        return self._column(_SLICED)  # type: ignore[return-value]
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message."""
+        first, part = self.header.first_offset, self.slice_of
+        return range(first, first + len(self)) if part is None else part.offsets(first)
 
     @property
     def value_column(self) -> BytesColumn:
@@ -636,7 +662,7 @@ class Batch:
         if origins is not None:
             yield from self._from_devices(rows, origins, topic, partition)
             return
-        for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
+        for offset, (value, key, tag, time, pairs) in zip(self.offsets, rows, strict=False):
             message = Message(
                 value, key, tag, time, pairs, topic, partition, offset, stamp, None, schema
             )
@@ -652,7 +678,7 @@ class Batch:
             origins.hubs, origins.sns, origins.boots, origins.sequences, generations, strict=True
         )
         pairs = zip(rows, senders, strict=True)
-        for offset, (row, sender) in enumerate(pairs, self.header.first_offset):
+        for offset, (row, sender) in zip(self.offsets, pairs, strict=False):
             hub, sn, boot, number, generation = sender
             sequence = None if number == NO_SEQUENCE else number
             origin = Origin(hub, sn, boot, sequence, generation, verified)

@@ -7,6 +7,8 @@ where its flag is set:
     TAG      the tag list: u32 number of tags, u32 0, bytes column of the tags (UTF-8; an empty
              one stands for "no tag"). It comes first and is never compressed.
     CHUNK    u64 position of this piece in its value, u64 bytes of the piece; never compressed
+    SLICED   u64 hash of the batch that these are some messages of, u32 rows [n]: where each lay in
+             it, from 0 on, rising
     DUE      int64 µs [n], 0: at once; never compressed, because replicas read it
     VALUE    bytes column; with REFERENCES, what closes a large value where it would be
     KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
@@ -48,6 +50,7 @@ from weir.model.limits import (
 
 _TAGS = struct.Struct("<II")
 _PAIR = struct.Struct("<QQ")
+_U64 = struct.Struct("<Q")
 _PUBLICATION = struct.Struct("<QII")
 _RUN = struct.Struct("<QQQQ")
 #: Left free in a batch of one message, for the header and what an estimate leaves out.
@@ -349,6 +352,16 @@ class Cursor:
             raise BadBatch(f"{offsets[n]:,} headers in a batch; at most {HEADERS_PER_BATCH_MAX:,}")
         return offsets, self.bytes(offsets[n]), self.bytes(offsets[n])
 
+    def slice_of(self, n: int, of: int) -> SliceOf:
+        """Return the SLICED column of `n` messages of a batch of so many. Raises `BadBatch` unless
+        the rows rise, and are rows of that.
+        """
+        (hash_,) = _U64.unpack(self.take(_U64.size))
+        rows = self.numbers("I", n).tolist()
+        if rows[-1] >= of or rows != sorted(set(rows)):
+            raise BadBatch(f"a slice of {n:,} messages has rows that {of:,} messages have not")
+        return SliceOf(hash_, rows)
+
     def origins(self, n: int, has_generations: bool) -> Origins:
         """Return the ORIGIN column. Raises `BadBatch` for a generation that no device has."""
         origins = Origins(
@@ -361,6 +374,22 @@ class Cursor:
         if has_generations and max(origins.generations) > GENERATION_MAX:
             raise BadBatch(f"a device has a generation of up to {GENERATION_MAX:,}")
         return origins
+
+
+class SliceOf(NamedTuple):
+    """Of which batch these are some messages, by its hash, and which of its rows."""
+
+    hash: int
+    rows: Sequence[int]
+
+    def offsets(self, first: int) -> list[int]:
+        """Return the offset of each message; `first` is that of the whole batch."""
+        return [first + row for row in self.rows]
+
+    def pack(self) -> bytes:
+        """Return the SLICED column, padded."""
+        numbers = array("I", self.rows).tobytes()
+        return b"".join((_U64.pack(self.hash), numbers, padding(len(numbers))))
 
 
 class Piece(NamedTuple):

@@ -33,6 +33,8 @@ LINK_SILENT_MS = 2_000
 KEY_BYTES_MAX = 64 * KIB
 TAG_BYTES_MAX = 255
 TAGS_PER_BATCH_MAX = 4_096
+#: So many tags may a fetch ask for; who wants more takes all messages, and picks.
+TAGS_PER_FETCH_MAX = 64
 HEADERS_PER_BATCH_MAX = 1 << 20
 
 # Values over one batch (DESIGN §4): how they are cut, and how many a partition lets grow at once.

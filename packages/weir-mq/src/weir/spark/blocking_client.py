@@ -275,13 +275,20 @@ class BlockingClient:
         return reply
 
     def fetch(
-        self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0, replica: bool = False
+        self,
+        address: Address,
+        offset: int,
+        max_bytes: int,
+        wait_ms: int = 0,
+        replica: bool = False,
+        tags: tuple[str, ...] = (),
     ) -> m.Fetched:
-        """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
+        """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned; with
+        `tags`, what `Fetched.is_filtered` says.
 
         Check each one: `Batch(view).check(address.group)`.
         """
-        request = m.Fetch(address, offset, max_bytes, wait_ms, replica, equal_stamps=True)
+        request = m.Fetch(address, offset, max_bytes, wait_ms, replica, True, tags)
         reply = self.request(request, wait_ms / 1_000)
         assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
         return reply

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
+from weir.client.core.delivered_batches import (
+    Assembly,
+    Delivered,
+    LargeDelivered,
+    check_covered,
+    deliver,
+)
 from weir.errors import (
     BadBatch,
     Disconnected,
@@ -191,7 +197,9 @@ class _Leader:
         """Send the request ahead that `fetch` is to make next."""
         is_near = self._near is not None
         wait_ms = _REPLICA_WAIT_MS if is_near else 0
-        request = m.Fetch(self._address, first, max_bytes, wait_ms, is_near, equal_stamps=True)
+        request = m.Fetch(
+            self._address, first, max_bytes, wait_ms, is_near, True, self._selection.asked
+        )
         begin(self._near or self._hosts, request)
 
     def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
@@ -214,22 +222,19 @@ class _Leader:
     def _fetch(
         self, hosts: Hosts, first: int, behind: int, max_bytes: int, patience: float
     ) -> tuple[list[Delivered], int]:
-        voids: tuple[tuple[int, int], ...] = ()
-        is_near = hosts is self._near
+        empty: list[tuple[int, int]] = []
+        is_near, tags = hosts is self._near, self._selection.asked
+        wait_ms = _REPLICA_WAIT_MS if is_near else 0
 
         def question(client: BlockingClient) -> list[Delivered]:
-            nonlocal voids
             try:
-                if is_near:
-                    fetched = client.fetch(self._address, first, max_bytes, _REPLICA_WAIT_MS, True)
-                else:
-                    fetched = client.fetch(self._address, first, max_bytes)
+                fetched = client.fetch(self._address, first, max_bytes, wait_ms, is_near, tags)
             except NotLeader:
                 self._find(client)
                 raise
             end = min(fetched.next_offset, behind)
-            voids = fetched.voids
-            return deliver(
+            empty[:] = sorted((*fetched.voids, *fetched.skipped))
+            found = deliver(
                 fetched.batches,
                 self._address.group,
                 self._source.topic,
@@ -237,6 +242,8 @@ class _Leader:
                 first,
                 end,
             )
+            check_covered(fetched, found, max(end, first), tags)
+            return found
 
         try:
             delivered = ask(hosts, question, patience)
@@ -246,11 +253,11 @@ class _Leader:
             ) from error
         expected = first
         for part in delivered:
-            expected = _past(voids, expected)
+            expected = _past(empty, expected)
             if part.offset != expected:
                 raise self._lost(expected, part.offset, "the broker left them out")
             expected = part.next_offset
-        expected = min(_past(voids, expected), behind)
+        expected = min(_past(empty, expected), behind)
         if expected == first:
             raise self._lost(first, behind, "the broker has nothing there")
         return delivered, expected
@@ -305,9 +312,9 @@ class _Leader:
         )
 
 
-def _past(voids: Sequence[tuple[int, int]], offset: int) -> int:
-    """Return the first offset from `offset` on that is not void."""
-    for first, behind in voids:
+def _past(empty: Sequence[tuple[int, int]], offset: int) -> int:
+    """Return the first offset from `offset` on that holds something, by runs that rise."""
+    for first, behind in empty:
         if first <= offset < behind:
             offset = behind
     return offset

@@ -2,8 +2,9 @@
 
 They belong to the options of a load, so every use of one DataFrame (a union, a self-join, a cache,
 a stream) reads the same rows. A stream stores their `digest` in its checkpoint, because the offsets
-there say nothing about rows that were left out. Keys and tags are looked for in what was fetched:
-a batch lists its tags, so one without a wanted tag is passed over with its columns closed.
+there say nothing about rows that were left out. Tags are asked for, and a broker may leave out what
+has none of them. Keys, and tags again, are looked for in what came: a batch lists its tags, so one
+without a wanted tag is passed over with its columns closed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import pyarrow.compute as pc
 from weir.errors import BadOption
 from weir.model.arrow import made
 from weir.model.batch import Batch
+from weir.model.limits import TAGS_PER_FETCH_MAX
+from weir.model.slices import tags_of
 
 #: Bytes of the digest in a checkpoint: enough to tell any two selections apart.
 _DIGEST_BYTES = 8
@@ -50,6 +53,13 @@ class Selection:
         return self.keys is not None or self.tags is not None
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The tags to ask a broker for; none where all are wanted, or too many to be asked for."""
+        if self.tags is None or len(self.tags) > TAGS_PER_FETCH_MAX:
+            return ()
+        return tuple(sorted(self.tags))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns by which messages are told apart."""
         return ("key",) * (self.keys is not None) + ("tag",) * (self.tags is not None)
@@ -75,8 +85,7 @@ class Selection:
         """Return whether a row of `batch` may pass: told by its list of tags alone."""
         if self.tags is None:
             return True
-        column = batch.tag_column
-        return not self.tags.isdisjoint([""] if column is None else column[0])
+        return not self.tags.isdisjoint(tags_of(batch))
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that pass."""

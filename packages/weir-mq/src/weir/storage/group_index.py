@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,7 @@ from weir.storage.format.checkpoint import Kept
 from weir.storage.format.frame import KINDS, Kind, frame_size
 from weir.storage.format.index_file import GONE, Columns, Rows, empty
 from weir.storage.format.record import Base, HardState
+from weir.storage.tag_sets import LOOK_INSIDE, TagSets
 
 _BATCHES = int(Kind.BATCHES)
 #: The stamp of a lost entry until the next messages tell: what is not known to be old must not go
@@ -42,11 +43,14 @@ class Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What an entry that is there again holds: offsets and the last stamp, -1 without messages."""
+    """What an entry that is there again holds: offsets and the last stamp, -1 without messages, and
+    all tags of them.
+    """
 
     first_offset: int = -1
     next_offset: int = -1
     stamp: int = -1
+    tags: tuple[str, ...] = ()
 
 
 class GroupIndex:
@@ -66,6 +70,7 @@ class GroupIndex:
         "columns",
         "first",
         "floor",
+        "sets",
         "total",
     )
 
@@ -86,7 +91,9 @@ class GroupIndex:
         # An entry without messages repeats its predecessor's offset behind, stamp and sum of bytes,
         # so these columns never fall, and a place in them is one binary search away.
         self._positions, self._places, self._terms, self._behind, self._stamps, *rest = self.columns
-        self._totals, self._lengths, self._kinds = rest
+        self._totals, self._lengths, _, self._kinds = rest
+        #: The sets of tags that the numbers in the column of tags stand for.
+        self.sets = TagSets()
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -119,10 +126,12 @@ class GroupIndex:
         next_offset: int = -1,
         stamp: int = -1,
         place: int | None = None,
+        tags: Collection[str] = (),
     ) -> None:
         """Append an entry; those at its index and above are superseded (Raft's conflict rule).
 
-        The offsets are those of its messages and `stamp` the last one's, -1 where it has none.
+        The offsets are those of its messages and `stamp` the last one's, -1 where it has none;
+        `tags` all tags of them, none where nobody knows.
         Raises `BadRecord` if an index would be left out.
         """
         if index - self.first != len(self._positions):
@@ -148,6 +157,7 @@ class GroupIndex:
         self._stamps.append(last)
         self._totals.append(total + length if next_offset > first_offset else total)
         self._lengths.append(length)
+        self.columns.tags.append(self.sets.number(tags) if tags else LOOK_INSIDE)
         self._kinds.append(kind)
 
     def _stamp_lost(self, stamp: int) -> None:
@@ -249,18 +259,22 @@ class GroupIndex:
             at = kinds.find(kind, at + 1)
         return found
 
-    def holding(self, offset: int, last_index: int, durable: int) -> Iterator[tuple[Stored, int]]:
+    def holding(
+        self, offset: int, last_index: int, durable: int, wanted: frozenset[str] | None = None
+    ) -> Iterator[tuple[Stored | None, int]]:
         """Yield the entries with messages from the one that holds `offset` on, with the offset
         behind each; none above Raft index `last_index` or at log position `durable` or above, and
-        none at all if `offset` lies before the first message stored.
+        none at all if `offset` lies before the first message stored. None comes in place of one
+        that has no message with a `wanted` tag, if any are.
         """
         if offset < self.base:
             return
-        stop = min(last_index - self.first + 1, len(self._positions))
+        without = () if wanted is None else self.sets.without(wanted)
+        stop, tags = min(last_index - self.first + 1, len(self._positions)), self.columns.tags
         at = bisect_right(self._behind, offset)
         while at < stop and self._positions[at] < durable:
             offset = self._behind[at]
-            yield self._stored(at), offset
+            yield None if tags[at] in without else self._stored(at), offset
             at = bisect_right(self._behind, offset, at + 1)
 
     def at_stamp(self, stamp: int, durable: int) -> tuple[int, int] | None:
@@ -343,6 +357,7 @@ class GroupIndex:
             max(self._behind[before], self.base) if a else self.base,
             self._totals[before] if a else self.total,
             Columns(*(column[a:b] for column in self.columns)),
+            tuple(self.sets.sets),
         )
 
     def join(self, rows: Rows) -> None:
@@ -356,8 +371,12 @@ class GroupIndex:
         if self._stamps and self._stamps[-1] == UNKNOWN and rows.columns.stamps:
             self._stamp_lost(rows.columns.stamps[0])
         total = self._totals[-1] if self._totals else self.total
+        joined = len(self._positions)
         for mine, more in zip(self.columns, rows.columns, strict=True):
             mine.extend(more)
+        if rows.sets:
+            numbers = self.sets.numbers(rows.sets)
+            self.columns.tags[joined:] = array("I", map(numbers.__getitem__, rows.columns.tags))
         if rows.total != total:
             for at in range(len(self._totals) - len(rows.columns.totals), len(self._totals)):
                 self._totals[at] += total - rows.total
@@ -430,6 +449,7 @@ class LostEntries:
     def _lose(self, at: int) -> None:
         columns = self._index.columns
         columns.terms[at], columns.kinds[at], columns.lengths[at] = 0, _BATCHES, 1
+        columns.tags[at] = LOOK_INSIDE
 
     def count(self) -> int:
         """Return for how many entries others stand in that are lost."""
@@ -476,6 +496,7 @@ class LostEntries:
             index.base = found.first_offset
         columns.behind[at] = max(before, found.next_offset)
         columns.stamps[at] = max(stamp, found.stamp)
+        columns.tags[at] = index.sets.number(found.tags)
         if columns.totals[at] == (columns.totals[at - 1] if at else index.total):
             for later in range(at, len(index)):
                 columns.totals[later] += columns.lengths[at]

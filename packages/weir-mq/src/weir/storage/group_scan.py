@@ -287,6 +287,7 @@ class Joining:
             frame.next_offset,
             frame.stamp,
             place,
+            frame.tags,
         )
 
     def _place(self, segment: Segment | None, frame: Frame) -> GroupIndex | None:

@@ -212,7 +212,7 @@ class Log:
                 groups.supersede(position, index.position_of(record.index))
             index.add(
                 record.index, record.term, kind, position, size,
-                record.first_offset, record.next_offset, record.stamp,
+                record.first_offset, record.next_offset, record.stamp, tags=record.tags,
             )  # fmt: skip
             self._active.groups.add(record.group)
             # A chunk is read once and late, if ever: it must not drive out what is new.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 
 from weir.codec import Buffer
 from weir.model.batch import headers
@@ -21,6 +21,8 @@ from weir.storage.group_index import Filled, GroupIndex, LostEntries, Stored, si
 from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_files import Segments
 
+#: So many entries are looked at at once for who wants some tags: a few milliseconds.
+PASSED_ENTRIES_MAX = 4_096
 #: Behind every log position.
 _ANYWHERE = 1 << 63
 #: What keeping a payload takes besides its own bytes.
@@ -104,6 +106,8 @@ class Reading:
     spans: tuple[Span, ...] = ()
     #: The log's own count of readings, by file.
     pins: Counter[str] | None = None
+    #: Runs of offsets [first, next) that were passed over: no message there has a wanted tag.
+    skipped: tuple[tuple[int, int], ...] = ()
 
     @property
     def entries(self) -> tuple[Stored, ...]:
@@ -205,23 +209,32 @@ class LogReader:
         max_bytes: int,
         last_index: int,
         behind_offset: int | None = None,
+        wanted: frozenset[str] | None = None,
     ) -> Reading | None:
         """Plan to read whole BATCHES entries from the one that holds `offset` on.
 
         At least one entry, then as many as stay within `max_bytes` of payload and hold offsets
-        below `behind_offset`; none above Raft index `last_index`, none that is not durable. None
-        if there is nothing to read, or `offset` lies below the log's start.
+        below `behind_offset`; none above Raft index `last_index`, none that is not durable. If
+        tags are `wanted`, entries that have no message with one are passed over, and
+        `PASSED_ENTRIES_MAX` entries are looked at, at most. None if there is nothing to read, or
+        `offset` lies below the log's start.
         """
         index = self._groups.get(group)
         if index is None:
             return None
         placed: list[tuple[Segment, Stored]] = []
         cached: list[Buffer] = []
-        size, next_offset = 0, -1
-        for stored, behind in index.holding(offset, last_index, self.durable):
-            payload = self.cache.get(stored.position)
-            if behind_offset is not None and next_offset >= behind_offset:
+        skipped: list[tuple[int, int]] = []
+        size, at = 0, offset
+        entries = index.holding(offset, last_index, self.durable, wanted)
+        for stored, behind in entries if wanted is None else islice(entries, PASSED_ENTRIES_MAX):
+            if behind_offset is not None and at >= behind_offset:
                 break
+            if stored is None:
+                skipped.append((at, behind))
+                at = behind
+                continue
+            payload = self.cache.get(stored.position)
             # All from the cache or all from the disk: the next call takes what is left.
             if placed and (size + stored.length > max_bytes or (cached and payload is None)):
                 break
@@ -229,14 +242,14 @@ class LogReader:
                 cached.extend(payload)
             placed.append((self._segments.find(stored.place), stored))
             size += stored.length
-            next_offset = behind
-        if not placed:
+            at = behind
+        if not placed and not skipped:
             return None
-        log = self.log
-        if cached:
-            return Reading(log, group, next_offset, size, tuple(cached))
+        log, passed = self.log, tuple(skipped)
+        if cached or not placed:
+            return Reading(log, group, at, size, tuple(cached), skipped=passed)
         spans = spans_of(placed)
-        return Reading(log, group, next_offset, size, None, spans, self._segments.pins)
+        return Reading(log, group, at, size, None, spans, self._segments.pins, passed)
 
     def read_entries(
         self,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from weir.codec import Buffer
 from weir.model.batch import headers
 from weir.model.limits import MIB
+from weir.model.slices import tags_within
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import (
@@ -165,4 +166,5 @@ def filled_by(piece: MendPiece) -> Filled:
     first, last = batches[0], batches[-1]
     if first.first_offset < 0:
         return Filled()
-    return Filled(first.first_offset, last.next_offset, last.stamp)
+    tags = tags_within(piece.payload, batches)
+    return Filled(first.first_offset, last.next_offset, last.stamp, tags)

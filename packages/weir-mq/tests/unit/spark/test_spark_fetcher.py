@@ -48,7 +48,7 @@ class Broker:
         self.welcome = Welcome(7, 1, 1, 0, 1 << 20, 64)
         self.next_faults: list[Exception | Callable[[bytes], bytes]] = []
 
-    def fetch(self, address: Address, offset: int, max_bytes: int) -> Fetched:
+    def fetch(self, address: Address, offset: int, max_bytes: int, *_: object) -> Fetched:
         self.asked.append((address, offset))
         first = offset // SIZE * SIZE
         data = batch_at(first) if first < self.end else b""
@@ -142,7 +142,7 @@ def test_a_hole_is_an_error(broker: Broker) -> None:
 def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
     answer = broker.fetch
 
-    def fetch(address: Address, offset: int, max_bytes: int) -> Fetched:
+    def fetch(address: Address, offset: int, max_bytes: int, *_: object) -> Fetched:
         found = answer(address, offset, max_bytes)
         if offset in (20, 30):  # 20 to 39 are void, told at once or bit by bit
             return Fetched(address, offset, offset + 10, 60, (), voids=((offset, offset + 10),))
@@ -158,7 +158,7 @@ def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
 def _claiming(broker: Broker, behind: int) -> Iterator[pa.RecordBatch]:
     answer = broker.fetch
 
-    def fetch(address: Address, offset: int, max_bytes: int) -> Fetched:
+    def fetch(address: Address, offset: int, max_bytes: int, *_: object) -> Fetched:
         found = answer(address, offset, max_bytes)
         return Fetched(address, offset, behind, broker.end, found.batches)
 
@@ -272,7 +272,7 @@ def test_a_replica_that_cannot_serve_is_left(
     answer, replicas = broker.fetch, list[bool]()
 
     def fetch(
-        address: Address, offset: int, max_bytes: int, wait_ms: int = 0, replica: bool = False
+        address: Address, offset: int, max_bytes: int, wait_ms: int, replica: bool, *_: object
     ) -> Fetched:
         replicas.append(replica)
         if replica and offset >= 10:

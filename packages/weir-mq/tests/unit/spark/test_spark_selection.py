@@ -107,3 +107,9 @@ def test_each_selection_has_a_digest_of_its_own() -> None:
     assert Selection.parse(one).digest == Selection.parse(other).digest
     # Checkpoints hold it: it must not change from release to release.
     assert Selection.parse(one).digest == "6363c9744941f90b"
+
+
+def test_tags_are_asked_for_unless_they_are_many() -> None:
+    assert Selection().asked == ()
+    assert Selection(tags=frozenset(("b", "", "a"))).asked == ("", "a", "b")
+    assert Selection(tags=frozenset(map(str, range(65)))).asked == ()

@@ -16,9 +16,17 @@ from weir.broker.produce.appender import Appender
 from weir.broker.records.entries import StampsRaised, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured, no_leader
+from weir.broker.runtime.filtering import filtered
 from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
-from weir.broker.runtime.reads import PublishedReading, Reads, read_messages, without
+from weir.broker.runtime.reads import (
+    PublishedReading,
+    Reads,
+    batches_in,
+    read_messages,
+    without,
+)
 from weir.broker.state.ranges import Ranges
+from weir.broker.state.staging import StagingTable
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
 from weir.errors import BadRequest, DamagedRange, OffsetOutOfRange, Refused, Unavailable, ValueLost
@@ -26,6 +34,7 @@ from weir.model.ids import node_of
 from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.protocol.client.messages import Fetch, FetchChunks, Fetched, FetchedChunks, PositionsReply
+from weir.storage.log_reader import LogReader
 
 #: Far above what a commit takes, and below what a client waits for an answer.
 _WAIT_MS_MAX = 10_000
@@ -149,7 +158,54 @@ class Fetches:
         self._parked.closed(session)
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
-        reading = read_messages(
+        if request.tags:
+            self._serve_tags(caller, request)
+        else:
+            self._serve_all(caller, request)
+
+    def _serve_tags(self, caller: Caller, request: Fetch) -> None:
+        """Serve what has wanted tags; an answer without any tells how far was looked, so that
+        whoever merges partitions goes on.
+        """
+        tags, group = frozenset(request.tags), self._group.id
+        reading = read_messages(*self._scope(request), tags)
+        if reading is None:
+            self._answer_nothing(caller, request)
+            return
+        known = Ranges(self._state.voids.within(request.offset, reading.next_offset))
+
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if failure is not None:
+                self._outbox.refuse(caller, failure)
+                return
+            staged = reading if isinstance(reading, PublishedReading) else None
+            found = filtered(
+                batches_in(payloads),
+                request.offset,
+                reading.reached(payloads),
+                reading.skipped,
+                known,
+                tags,
+                group,
+                self._reads.slices,
+                ends_early=staged is None,  # all of a stamp, or it is said to be cut
+            )
+            self._answer(
+                caller,
+                request,
+                found.behind,
+                found.batches,
+                tuple(known.within(request.offset, found.behind)),
+                staged is not None and staged.is_cut(payloads),
+                staged is not None and staged.is_alike,
+                found.skipped,
+            )
+
+        self._reads.start(reading, answer)
+
+    def _scope(self, request: Fetch) -> tuple[LogReader, int, StagingTable, int, int, int, int]:
+        """Return where it is to be read, and how much of it."""
+        return (
             self._group.log.reader,
             self._group.id,
             self._state.staging,
@@ -159,6 +215,9 @@ class Fetches:
             self._group.node.log.applied,
             self._state.decided_offset,
         )
+
+    def _serve_all(self, caller: Caller, request: Fetch) -> None:
+        reading = read_messages(*self._scope(request))
         if reading is None:
             self._answer_nothing(caller, request)
             return
@@ -208,6 +267,7 @@ class Fetches:
         voids: tuple[tuple[int, int], ...] = (),
         is_cut: bool = False,
         is_alike: bool = False,
+        skipped: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """Answer; several `batches` have one stamp if they are `is_alike`, see `Fetched.is_cut`."""
         try:
@@ -217,8 +277,9 @@ class Fetches:
             return
         committed, order = self._state.decided_offset, self._partition.order()
         fetched = Fetched(
-            request.address, request.offset, behind, committed, batches, *order, voids, is_cut
-        )
+            request.address, request.offset, behind, committed, batches, *order, voids, is_cut,
+            bool(request.tags), skipped,
+        )  # fmt: skip
         self._outbox.reply(caller, fetched)
 
 

@@ -45,7 +45,7 @@ from weir.protocol.client.messages import Confirm, Level, Produce
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
-_SCATTERED = int(Columns.SCATTERED)
+_SCATTERED, _SLICED = int(Columns.SCATTERED), int(Columns.SLICED)
 _CHUNK = int(Columns.CHUNK)
 #: What is to be looked at beside the messages themselves, where a batch has it.
 _SPECIAL = int(Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
@@ -174,6 +174,8 @@ class Appender:
             raise BadChecksum(f"{error}: send it again") from None
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
+        if header.columns & _SLICED:
+            raise BadRequest("a slice of a batch is served, and never published: send whole ones")
         if bool(header.columns & _SCATTERED) is not is_part:
             raise BadRequest("parts of scatterings, and no other batches, are sent by SCATTER")
         return opened

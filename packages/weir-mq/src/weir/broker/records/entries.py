@@ -22,10 +22,11 @@ from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
-from weir.errors import Halted
+from weir.errors import BadBatch, Halted
 from weir.model.batch import Batch, Columns
 from weir.model.columns import Piece, Publication, References, Scattered
 from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP, VOTER_MAX
+from weir.model.slices import few_tags_of
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.storage.format.frame import Kind
 
@@ -40,6 +41,10 @@ _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
 _SCATTERED, _PUBLICATION = int(Columns.SCATTERED), int(Columns.PUBLICATION)
+_SLICED = int(Columns.SLICED)
+#: Of these it has to be found out which tags an entry has.
+_TAGGED = int(Columns.TAG) | _PUBLICATION
+_UNTAGGED = ("",)
 #: What applying a batch has to look into, where it is there.
 _MORE = _ORIGIN | _LARGE | _DUE | _SCATTERED | _PUBLICATION
 _BATCHES = Kind.BATCHES
@@ -544,6 +549,8 @@ class BatchRecord(NamedTuple):
     large: Piece | References | None = None
     #: Its bytes in the log, header included.
     stored: int = 0
+    #: All tags of its messages, "" where one has none; empty where they are too many to list.
+    tags: tuple[str, ...] = _UNTAGGED
     #: Between which times its messages are due, in ms since 1970, if any is to come late.
     dues: tuple[int, int] | None = None
     #: Of a part of a scattering what it says of the whole.
@@ -572,12 +579,13 @@ class Payload(msgspec.Struct, frozen=True):
 def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     """Return what applying a batch needs, at its place in the partition."""
     h = batch.header
+    tags = _UNTAGGED if not h.columns & _TAGGED else few_tags_of(batch.view, h.columns)
     if not h.columns & _MORE:  # as most batches: in C, for each comes by here
         behind = offset + h.count
         return tuple.__new__(
             BatchRecord,
             (h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, behind, None, None,
-             h.total_size, None, None, None),
+             h.total_size, tags, None, None, None),
         )  # fmt: skip
     device_batch = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
@@ -585,7 +593,7 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     behind = offset if h.columns & _CHUNK else offset + h.count
     return BatchRecord(
         h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, behind, device_batch,
-        large, h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
+        large, h.total_size, tags, dues, batch.scattered if h.columns & _SCATTERED else None,
         batch.publication if h.columns & _PUBLICATION else None,
     )  # fmt: skip
 
@@ -641,6 +649,8 @@ def _records(data: Buffer, sent_to: int) -> list[BatchRecord]:
     while at < len(data):
         batch = Batch(data, at, sent_to)
         h = batch.header
+        if h.columns & _SLICED:
+            raise BadBatch("a slice of a batch is served, and never stored")
         records.append(record_of(batch, h.first_offset, h.stamp))
         at += h.total_size
     return records

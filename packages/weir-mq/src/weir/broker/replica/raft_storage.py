@@ -14,6 +14,7 @@ from weir.broker.records.entries import Payload, entry_of, read_back, stored_in,
 from weir.broker.records.snapshots import pack, unpack
 from weir.codec import Buffer
 from weir.model.limits import KIB
+from weir.model.slices import united
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import HardState, Record
@@ -309,4 +310,5 @@ def _record(group: int, entry: raft.Entry) -> Record:
         batches[0].offset if batches else -1,
         batches[-1].next_offset if batches else -1,
         batches[-1].stamp if batches else -1,
+        united([batch.tags for batch in batches]) if batches else (),
     )

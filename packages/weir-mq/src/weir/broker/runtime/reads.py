@@ -14,6 +14,7 @@ from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
 from weir.broker.records.staging import joined, published
 from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.filtering import Slices
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.staging import PublishedBatch, StagingTable
@@ -71,6 +72,11 @@ class PublishedReading:
         self.cached = None if reading is not None else self._stamped(map(joined, cached))
 
     @property
+    def skipped(self) -> tuple[tuple[int, int], ...]:
+        """Nothing is passed over."""
+        return ()
+
+    @property
     def from_disk(self) -> Reading | None:
         """What reads the entries, unless they are in memory."""
         return self._reading
@@ -116,19 +122,20 @@ MessageReading = Reading | PublishedReading
 
 def read_messages(
     reader: LogReader, group: int, staging: StagingTable, offset: int, max_bytes: int,
-    last_index: int, behind_offset: int,
+    last_index: int, behind_offset: int, wanted: frozenset[str] | None = None,
 ) -> MessageReading | None:  # fmt: skip
     """Plan to read whole batches from the one that holds `offset` on, wherever they lie: at least
     one, then as many as stay within `max_bytes` and hold offsets below `behind_offset`.
 
-    What follows in another place is left for the next call. None if there is nothing to read; see
-    `LogReader.read`.
+    What follows in another place is left for the next call. If tags are `wanted`, entries without
+    one are passed over; of what was staged all batches are read. None if there is nothing to read;
+    see `LogReader.read`.
     """
     if not len(staging.published):
-        return reader.read(group, offset, max_bytes, last_index, behind_offset)
+        return reader.read(group, offset, max_bytes, last_index, behind_offset, wanted)
     if not staging.published.holds(offset):
         behind_offset = staging.published.next_first(offset, behind_offset)
-        return reader.read(group, offset, max_bytes, last_index, behind_offset)
+        return reader.read(group, offset, max_bytes, last_index, behind_offset, wanted)
     batches: list[PublishedBatch] = []
     cached: list[tuple[Buffer, ...]] = []
     size = 0
@@ -171,13 +178,15 @@ class _Started(NamedTuple):
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_under_way", "queue")
+    __slots__ = ("_budget", "_next", "_outbox", "_under_way", "queue", "slices")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
         self._outbox = outbox
         self._budget = budget
         self._next = 1
+        #: What was cut out of batches for who reads some tags.
+        self.slices = Slices()
         #: Readings that wait for room.
         self.queue: deque[_Started] = deque()
         self._under_way: dict[int, _Started] = {}

@@ -8,19 +8,23 @@ opened. What is left is found in the columns of key hashes and tag indices, with
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Protocol
 
 from weir.codec import Buffer
 from weir.errors import BadBatch, BadRequest, TooLarge
-from weir.model.batch import HEADER_SIZE, Batch, Columns, split
-from weir.model.columns import Cursor, References, chained, key_hash, tag_indices, text
+from weir.model.batch import Batch, Columns, split
+from weir.model.columns import References, chained, key_hash, tag_indices, text
+from weir.model.limits import TAGS_PER_FETCH_MAX
 from weir.model.message import LargeMessage, Message, Pieces
+from weir.model.slices import tags_of
 from weir.order.clock import STAMP_MAX
+from weir.protocol.client.messages import Fetched
 
-_REFERENCES = int(Columns.REFERENCES)
+_REFERENCES, _SLICED = int(Columns.REFERENCES), int(Columns.SLICED)
 _WIDTH = 4
 _HASH = struct.Struct("<I")
 #: Below one message in so many, single rows are cheaper than splitting all of them.
@@ -81,6 +85,23 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class SlicedDelivered(Delivered):
+    """Some messages of [offset, next_offset): those of a slice, `first` of which lie before."""
+
+    first: int = 0
+    behind: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return self.behind - self.first
+
+    @property
+    def skip(self) -> int:
+        """How many leading messages of the slice to ignore."""
+        return self.first
+
+
+@dataclass(frozen=True, slots=True)
 class LargeDelivered(Delivered):
     """One message whose value lies in chunks; `loaded` is the value once somebody fetched it."""
 
@@ -138,10 +159,33 @@ def deliver(
             if header.columns & _REFERENCES:
                 large = LargeDelivered(topic, partition, batch, first, last, source)
                 found.append(large)
+            elif header.columns & _SLICED:
+                lies = batch.offsets
+                rows = bisect_left(lies, first), bisect_left(lies, last)
+                found.append(SlicedDelivered(topic, partition, batch, first, last, *rows))
             else:
                 found.append(Delivered(topic, partition, batch, first, last))
             offset = last
     return found
+
+
+def check_covered(
+    fetched: Fetched, delivered: Sequence[Delivered], behind: int, tags: Collection[str]
+) -> None:
+    """Raise `BadBatch` unless an answer that is filtered by these tags covers all up to `behind`,
+    once: what is in no batch, and was neither skipped nor void, is lost.
+    """
+    if not fetched.is_filtered:
+        return
+    runs = [(part.offset, part.next_offset) for part in delivered]
+    cut = ((first, min(last, behind)) for first, last in (*fetched.skipped, *fetched.voids))
+    at = fetched.offset
+    for first, last in sorted((*runs, *(run for run in cut if run[0] < behind))):
+        if first != at or not tags:
+            raise BadBatch(f"an answer leaves out what lies between offsets {at} and {first}")
+        at = last
+    if at != behind:
+        raise BadBatch(f"an answer that reaches up to offset {behind} covers those up to {at}")
 
 
 class Assembly:
@@ -212,7 +256,7 @@ class Assembly:
 
 @dataclass(frozen=True, slots=True)
 class Picked(Delivered):
-    """Some messages of a batch: `rows` counts from the batch's first one."""
+    """Some messages of a batch or a slice: `rows` counts from the first one there."""
 
     rows: tuple[int, ...] = ()
 
@@ -235,6 +279,7 @@ class Picked(Delivered):
 
     def _each(self) -> Iterator[Message]:
         batch, header = self.opened(), self.batch.header
+        offsets = batch.offsets
         keys, tags = batch.key_column, batch.tag_column
         times, pairs = batch.numbers(Columns.TIME), batch.headers_column
         for row in self.rows:
@@ -252,13 +297,15 @@ class Picked(Delivered):
                 headers,
                 self.topic,
                 self.partition,
-                header.first_offset + row,
+                offsets[row],
                 header.stamp,
             )
 
 
 class Pick:
-    """What a reader wants: stamps in [floor, ceiling), one of some keys, one of some tags."""
+    """What a reader wants: stamps in [floor, ceiling), one of some keys, one of some tags, "" among
+    them for no tag.
+    """
 
     __slots__ = ("_hashes", "ceiling", "floor", "keys", "tags")
 
@@ -277,6 +324,13 @@ class Pick:
         if self.keys == frozenset() or self.tags == frozenset():
             raise BadRequest("an empty list of keys or tags picks nothing: leave it out for all")
         self._hashes = {_HASH.pack(key_hash(key)) for key in self.keys or ()}
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The tags to ask a broker for; none where all are wanted, or too many to be asked for."""
+        if self.tags is None or len(self.tags) > TAGS_PER_FETCH_MAX:
+            return ()
+        return tuple(sorted(self.tags))
 
     def between(self, floor: int, ceiling: int) -> Pick:
         """Return what is wanted of the same keys and tags, with other stamps."""
@@ -306,7 +360,7 @@ class Pick:
         batch = part.batch
         rows: Iterable[int] = range(part.skip, part.skip + len(part))
         if self.tags is not None:
-            listed = set(tags_listed(batch))
+            listed = set(tags_of(batch))
             if not listed & self.tags:
                 return None
             if not listed <= self.tags:
@@ -315,10 +369,10 @@ class Pick:
             within = frozenset(rows)
             rows = [row for row in self._keyed(part.opened()) if row in within]
         chosen = tuple(rows)
-        if len(chosen) == len(part):
-            return part
         if not chosen:
             return None
+        if len(chosen) == len(part):
+            return part
         return Picked(part.topic, part.partition, batch, part.offset, part.next_offset, chosen)
 
     def _tagged(self, batch: Batch, rows: Iterable[int]) -> list[int]:
@@ -343,13 +397,6 @@ class Pick:
             for row in _where(data, pattern)
             if _is_set(validity, row) and keys.at(row) in self.keys
         )
-
-
-def tags_listed(batch: Batch) -> list[str]:
-    """Return the tag list alone, however the columns lie behind it. Raises `BadBatch`."""
-    if not batch.header.columns & Columns.TAG:
-        return []
-    return Cursor(batch.view, HEADER_SIZE).tag_list()
 
 
 def _where(data: bytes, pattern: bytes) -> Iterator[int]:

@@ -13,7 +13,13 @@ from typing import Generic, TypeVar
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
+from weir.client.core.delivered_batches import (
+    Assembly,
+    Delivered,
+    LargeDelivered,
+    check_covered,
+    deliver,
+)
 from weir.client.core.grants import Run, without
 from weir.client.reader.positions import Span
 from weir.codec import Buffer
@@ -245,7 +251,9 @@ class Fetcher:
 
         def request(address: Address, replica: bool = False) -> m.Request:
             wait_ms = int(LONG_POLL * 1_000)
-            return m.Fetch(address, position, self._max_bytes, wait_ms, replica, equal_stamps=True)
+            return m.Fetch(
+                address, position, self._max_bytes, wait_ms, replica, True, self._span.pick.asked
+            )
 
         delivered: list[Delivered] = []
 
@@ -256,6 +264,7 @@ class Fetcher:
                 fetched.batches, places[partition].group, places.topic, partition, position, behind,
                 Chunks(places),
             )  # fmt: skip
+            check_covered(fetched, delivered, max(behind, position), self._span.pick.asked)
 
         fetched: m.Fetched | None = None
         if self._replicas is not None:
@@ -323,9 +332,10 @@ def _received(delivered: list[Delivered], fetched: m.Fetched, end: int | None) -
 def _missing(
     delivered: list[Delivered], fetched: m.Fetched, position: int, end: int | None
 ) -> list[Run]:
-    """Return what neither came nor is said to be void."""
+    """Return what neither came nor is said to be void or without a wanted tag."""
     wanted = [(position, _behind(fetched, end))]
-    return without(without(wanted, [(d.offset, d.next_offset) for d in delivered]), fetched.voids)
+    rest = without(wanted, [(d.offset, d.next_offset) for d in delivered])
+    return without(without(rest, fetched.voids), fetched.skipped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,10 @@ _PRODUCED = struct.Struct("<HHIQqB7x")
 #: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
 _PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
 #: Behind the address: offset, next offset, committed, barrier, partitions, number of voids, whether
-#: it is cut within a stamp (releases before wrote zeros there); then first and next of each void.
-_FETCHED = struct.Struct("<qqqqqIB3x")
+#: it is cut in a stamp, whether it is filtered (releases before wrote zeros there); then first and
+#: next of each void. If it is filtered, the number of skipped runs, then first and next of each.
+_FETCHED = struct.Struct("<qqqqqIBB2x")
+_COUNT = struct.Struct("<Q")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs, by
@@ -132,6 +134,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
+    if isinstance(request, m.Fetch) and not request.tags:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     return _framed(0, opcode, correlation, _pack(request))
 
 
@@ -180,9 +185,12 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
             reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions,
-            len(reply.voids), reply.is_cut,
+            len(reply.voids), reply.is_cut, reply.is_filtered,
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
+        if reply.is_filtered:
+            prefix += _COUNT.pack(len(reply.skipped))
+            prefix += b"".join(_RUN.pack(*run) for run in reply.skipped)
         return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.Granted):
         shard, log, group, node = reply.address
@@ -268,16 +276,27 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
 
 def _fetched(body: memoryview) -> m.Fetched:
     address, at = _address(body, _FETCHED.size)
-    offset, behind, committed, barrier, partitions, count, cut = _FETCHED.unpack_from(body, at)
-    at += _FETCHED.size
+    offset, behind, committed, barrier, partitions, count, cut, filtered = _FETCHED.unpack_from(
+        body, at
+    )
+    voids, at = _runs(body, at + _FETCHED.size, count)
+    skipped: tuple[tuple[int, int], ...] = ()
+    if filtered:
+        if len(body) - at < _COUNT.size:
+            raise BadRequest("a filtered answer ends before its skipped runs")
+        skipped, at = _runs(body, at + _COUNT.size, *_COUNT.unpack_from(body, at))
+    return m.Fetched(
+        address, offset, behind, committed, _batches(body, at), barrier, partitions, voids,
+        bool(cut), bool(filtered), skipped,
+    )  # fmt: skip
+
+
+def _runs(body: memoryview, at: int, count: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return so many runs [first, next) from byte `at` on, and the byte behind them."""
     end = at + count * _RUN.size
     if len(body) < end:
-        raise BadRequest(f"{len(body)} bytes hold no {count:,} void runs")
-    voids = tuple(_RUN.iter_unpack(body[at:end]))
-    batches = _batches(body, end)
-    return m.Fetched(
-        address, offset, behind, committed, batches, barrier, partitions, voids, bool(cut)
-    )
+        raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of offsets")
+    return tuple(_RUN.iter_unpack(body[at:end])), end
 
 
 def _granted(body: memoryview) -> m.Granted:

@@ -30,7 +30,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.ids import Address, Natural
-from weir.model.limits import PINGED_PARTITIONS_MAX
+from weir.model.limits import PINGED_PARTITIONS_MAX, TAG_BYTES_MAX, TAGS_PER_FETCH_MAX
 from weir.protocol.client import access, consumers, fleets, order, quotas, schemas, sinks, tokens
 from weir.protocol.client import admin as a
 from weir.protocol.client import nodes as n
@@ -94,6 +94,12 @@ from weir.protocol.client.order import TopicCut as TopicCut
 from weir.protocol.client.order import TopicPositions as TopicPositions
 
 PROTOCOL = 1
+
+#: Tags that a fetch asks for.
+WantedTags = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=TAG_BYTES_MAX)], ...],
+    msgspec.Meta(max_length=TAGS_PER_FETCH_MAX),
+]
 
 #: What fits the signed fields that a number may be copied into; from below it always does.
 Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]
@@ -334,6 +340,13 @@ class Fetched:
     belong to the topic's order as of that barrier: partition 0 says it, the others say 0. No batch
     covers `voids`, runs [first, next): they belonged to scatterings that were aborted. With
     `is_cut`, more messages of the partition have the stamp of the last one here: right behind it.
+
+    If tags were asked for and `is_filtered`, whatever has none of them may be left out: batches,
+    `skipped` runs and `voids` then cover [offset, next_offset) without a gap and without an
+    overlap, the first batch aside, which may begin before. A batch may be a slice
+    (`weir.model.slices`), which covers what its original does; and one that is whole may have other
+    messages, too. An answer without batches tells how far was looked. A broker of an earlier
+    release filters nothing, and does not say so.
     """
 
     address: Address
@@ -345,6 +358,8 @@ class Fetched:
     partitions: int = 0
     voids: tuple[tuple[int, int], ...] = ()
     is_cut: bool = False
+    is_filtered: bool = False
+    skipped: tuple[tuple[int, int], ...] = ()
 
 
 class Fetch(ControlRequest, frozen=True, array_like=True):
@@ -352,7 +367,9 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
 
     With `replica`, any replica answers with what it has applied; it may lag. `equal_stamps` says
     that the client expects several batches of one stamp, and looks at `is_cut`. A client of an
-    earlier release does not say so: the node refuses it where such batches lie.
+    earlier release does not say so: the node refuses it where such batches lie. With `tags`, only
+    messages with one of these are asked for; "" stands for messages without a tag, and no `tags`
+    for all messages. See `Fetched.is_filtered`.
     """
 
     declaration = Declaration(
@@ -372,8 +389,11 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
             ("partitions", "i64"),
             ("number of voids", "u32"),
             ("is_cut", "u8"),
-            ("", "pad3"),
+            ("is_filtered", "u8"),
+            ("", "pad2"),
             ("voids", "runs"),
+            ("number of skipped runs, if filtered", "u64"),
+            ("skipped", "runs"),
             ("batches", "batches"),
         ),
         methods=("Client.reader",),
@@ -385,6 +405,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     wait_ms: Natural = 0
     replica: bool = False
     equal_stamps: bool = False
+    tags: WantedTags = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import msgspec
 from weir.codec import ALIGNMENT, U32, U64, Buffer, crc32c, extended
 from weir.errors import BadBatch
 from weir.model.batch import check_batches
+from weir.model.slices import tags_within
 from weir.storage.errors import UnknownKind
 
 MAGIC = b"WFRM"
@@ -92,6 +93,8 @@ class Frame(msgspec.Struct, frozen=True):
     first_offset: int
     next_offset: int
     stamp: int
+    #: All tags of its messages, none where nobody knows.
+    tags: tuple[str, ...] = ()
 
 
 def frame_size(length: int) -> int:
@@ -176,18 +179,20 @@ def verify(data: memoryview, at: int, *, generation: int, position: int | None) 
         )
     known = _known(kind, position)
     first = behind = stamp = -1
+    tags: tuple[str, ...] = ()
     try:
         if kind == _BATCHES:
             headers = check_batches(payload, group)
             if (first := headers[0].first_offset) >= 0:
                 behind, stamp = headers[-1].next_offset, headers[-1].stamp
+                tags = tags_within(payload, headers)
         elif crc32c(payload) != payload_crc:
             raise BadBatch("the frame's payload fails its CRC-32C")
     except BadBatch as error:
         claimed = Frame(position, length, group, term, index, known, -1, -1, -1)
         reason = f"a batch of group {group}: {error}" if kind == _BATCHES else str(error)
         raise BadPayload(claimed, reason) from error
-    return Frame(position, length, group, term, index, known, first, behind, stamp)
+    return Frame(position, length, group, term, index, known, first, behind, stamp, tags)
 
 
 def next_frame(data: bytes, at: int, *, generation: int, base: int | None) -> int:

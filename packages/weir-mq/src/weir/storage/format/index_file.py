@@ -2,12 +2,14 @@
 
     magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment,
     u64 the byte of the segment up to which it tells, 0 for all
-    a section for each row of entries of a group (`Rows`)
+    a section for each row of entries of a group (`Rows`): a head, the columns, and the sets of tags
+        that numbers from 1 on stand for: u32 bytes, MessagePack of an array of arrays of tags
     the CRC-32C of everything before
 
 It is written when its segment is closed and durable, believed only where it names the segment's
 generation and base, and can always be made again by reading the segment. Where the segment's own
-header rotted, it says what that said.
+header rotted, it says what that said. Version 3, which is read too, knows nothing of tags: entries
+have number 0 ("look inside").
 
 Rows are the entries of one group as packed columns, in memory and in index files: native little-
 endian arrays, so that a restart loads them without looking at a row.
@@ -23,6 +25,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from weir.codec import U32, Buffer, crc32c, padding
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import BadIndexFile
@@ -31,13 +35,19 @@ from weir.storage.format.segment import Segment, segment_number
 #: The start of a group that is gone for ever: none of its entries is needed.
 GONE = (1 << 64) - 1
 #: Bytes of one entry over all columns.
-ROW_BYTES = 53
+ROW_BYTES = 57
 _SECTION = struct.Struct("<QQQQQqQQ")
 #: Type codes, widest first, so that every column of a file begins aligned.
-_CODES = "QQQqqQIB"
+_CODES = "QQQqqQIIB"
+#: ... of version 3, and where the column was put in that it lacks.
+_CODES_3, _TAGS_AT = "QQQqqQIB", 7
 MAGIC = b"WIDX"
-VERSION = 3
+VERSION = 4
+READABLE = (3, VERSION)
+_BEFORE_TAGS = 3
 _HEAD = struct.Struct("<4sHHIIQQQ")
+_PACK = msgspec.msgpack.Encoder().encode
+_UNPACK = msgspec.msgpack.Decoder(list[list[str]])
 _PREFIX = "index-"
 
 
@@ -51,6 +61,7 @@ class Columns(NamedTuple):
     stamps: array[int]
     totals: array[int]
     lengths: array[int]
+    tags: array[int]
     kinds: array[int]
 
 
@@ -71,6 +82,8 @@ class Rows:
     base: int
     total: int
     columns: Columns
+    #: The sets of tags that the numbers of the column `tags` stand for, from 1 on.
+    sets: tuple[frozenset[str], ...] = ()
 
     def counts(self, floor: int) -> bool:
         """Whether this is said of the group as it is since log position `floor`."""
@@ -109,7 +122,8 @@ class Rows:
         return now, self.above(self.first + count)
 
     def _of(self, first: int, base: int, total: int, columns: Iterable[array[int]]) -> Rows:
-        return Rows(self.floor, self.start, self.before, first, base, total, Columns(*columns))
+        named = Columns(*columns)
+        return Rows(self.floor, self.start, self.before, first, base, total, named, self.sets)
 
     def pack(self, group: int) -> list[Buffer]:
         """Return the group's section of an index file: a head, then the columns, 8-aligned."""
@@ -123,21 +137,30 @@ class Rows:
             self.total,
             len(self.columns.positions),
         )
-        columns = (column.tobytes() for column in self.columns)
-        return [head, *chain.from_iterable((data, padding(len(data))) for data in columns)]
+        # The sets that are used, for a group has more than those of one segment.
+        used = sorted(set(self.columns.tags) - {0})
+        renamed = {0: 0} | {number: at for at, number in enumerate(used, 1)}
+        tags = array("I", map(renamed.__getitem__, self.columns.tags))
+        columns = (column.tobytes() for column in self.columns._replace(tags=tags))
+        sets = _PACK([sorted(self.sets[number - 1]) for number in used])
+        sets = U32.pack(len(sets)) + sets
+        return [
+            head,
+            *chain.from_iterable((data, padding(len(data))) for data in (*columns, sets)),
+        ]
 
 
-def unpack_rows(data: memoryview, at: int) -> tuple[int, Rows, int]:
+def unpack_rows(data: memoryview, at: int, version: int = VERSION) -> tuple[int, Rows, int]:
     """Read the section at byte `at`: its group, its rows, the byte behind it.
 
-    Raises `BadIndexFile` where it reaches past the end.
+    Raises `BadIndexFile` where it reaches past the end, or names sets of tags that are not there.
     """
     if len(data) - at < _SECTION.size:
         raise BadIndexFile("a section is cut short")
     group, floor, start, before, first, base, total, count = _SECTION.unpack_from(data, at)
     at += _SECTION.size
     columns = []
-    for code in _CODES:
+    for code in _CODES if version > _BEFORE_TAGS else _CODES_3:
         column = array(code)
         size = count * column.itemsize
         if len(data) - at < size:
@@ -145,7 +168,29 @@ def unpack_rows(data: memoryview, at: int) -> tuple[int, Rows, int]:
         column.frombytes(data[at : at + size])
         columns.append(column)
         at += size + len(padding(size))
-    return group, Rows(floor, start, before, first, base, total, Columns(*columns)), at
+    sets: tuple[frozenset[str], ...] = ()
+    if version <= _BEFORE_TAGS:
+        columns.insert(_TAGS_AT, array("I", bytes(4 * count)))
+    else:
+        sets, at = _unpack_sets(data, at)
+    named = Columns(*columns)
+    if max(named.tags, default=0) > len(sets):
+        raise BadIndexFile("a section numbers sets of tags that it does not have")
+    return group, Rows(floor, start, before, first, base, total, named, sets), at
+
+
+def _unpack_sets(data: memoryview, at: int) -> tuple[tuple[frozenset[str], ...], int]:
+    if len(data) - at < U32.size:
+        raise BadIndexFile("a section ends before its sets of tags")
+    (size,) = U32.unpack_from(data, at)
+    end = at + U32.size + size
+    if end > len(data):
+        raise BadIndexFile(f"a section says {size:,} bytes of tags, which are not there")
+    try:
+        sets = _UNPACK.decode(data[at + U32.size : end])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadIndexFile(f"the sets of tags make no sense: {error}") from None
+    return tuple(map(frozenset, sets)), end + len(padding(U32.size + size))
 
 
 def gone(floor: int) -> Rows:
@@ -203,12 +248,12 @@ class IndexFile:
 
 def read_index(disk: Readable, segment: Segment) -> IndexFile:
     """Read a segment's index file; blocks. Raises `BadIndexFile` unless it is to be believed."""
-    body, use, groups, end = _sound(disk, segment.name)
+    body, use, groups, end, version = _sound(disk, segment.name)
     if (use.generation, use.base, use.size) != (segment.generation, segment.base, segment.size):
         raise BadIndexFile(f"{index_name(segment.name)} is of another use of {segment.name}")
     at, found = _HEAD.size, []
     for _ in range(groups):
-        group, rows, at = unpack_rows(body, at)
+        group, rows, at = unpack_rows(body, at, version)
         found.append((group, rows))
     return IndexFile(segment, found, end)
 
@@ -218,15 +263,15 @@ def closed_use(disk: Readable, name: str) -> Segment | None:
     told; blocks. All of it was durable then, whatever has become of its header since.
     """
     try:
-        _, use, _, end = _sound(disk, name)
+        _, use, _, end, _ = _sound(disk, name)
     except BadIndexFile:
         return None
     return use if not end else None  # a class segment is what the checkpoint says
 
 
-def _sound(disk: Readable, segment: str) -> tuple[memoryview, Segment, int, int]:
+def _sound(disk: Readable, segment: str) -> tuple[memoryview, Segment, int, int, int]:
     """Return an index file but for its CRC, the use of the segment that it is of, how many groups
-    it tells of, and up to which byte.
+    it tells of, up to which byte, and its version.
     """
     try:
         name = index_name(segment)
@@ -237,6 +282,6 @@ def _sound(disk: Readable, segment: str) -> tuple[memoryview, Segment, int, int]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)]):
         raise BadIndexFile(f"{name} fails its CRC-32C")
     magic, version, _, generation, groups, base, size, end = _HEAD.unpack_from(body)
-    if (magic, version) != (MAGIC, VERSION):
+    if magic != MAGIC or version not in READABLE:
         raise BadIndexFile(f"{name} is no index file of version {VERSION}")
-    return body, Segment(segment, generation, base, size), groups, end
+    return body, Segment(segment, generation, base, size), groups, end, version

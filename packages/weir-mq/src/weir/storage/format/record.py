@@ -65,7 +65,8 @@ class Record(msgspec.Struct, frozen=True):
     """One thing to keep. `payload` holds `size` bytes in all and must not change any more.
 
     `first_offset` and `next_offset` are those of its messages and `stamp` that of the last one, -1
-    where it has none. A HARD_STATE record has index 0 and `HardState.pack()` as its payload.
+    where it has none; `tags` are all tags that they have, none where nobody knows. A HARD_STATE
+    record has index 0 and `HardState.pack()` as its payload.
     """
 
     group: int
@@ -77,6 +78,7 @@ class Record(msgspec.Struct, frozen=True):
     first_offset: int = -1
     next_offset: int = -1
     stamp: int = -1
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

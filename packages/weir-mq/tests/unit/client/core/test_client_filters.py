@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rigs.batches import batches_opened
-from weir.client.core.delivered_batches import Delivered, Pick, tags_listed
+from weir.client.core.delivered_batches import Delivered, Pick, check_covered, deliver
+from weir.errors import BadBatch
 from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.batch_builder import encode
+from weir.model.ids import Address
 from weir.model.message import Message
+from weir.model.slices import slice_of, tags_of
+from weir.protocol.client.messages import Fetched
 
 GROUP = 1 << 16
 KEYS = [None, b"", b"a", b"b", b"\0\0\0\0"]
@@ -38,14 +43,14 @@ def wanted(part: Delivered, keys: set[bytes] | None, tags: set[str] | None) -> l
     return [
         message
         for message in part.messages()
-        if (keys is None or message.key in keys) and (tags is None or message.tag in tags)
+        if (keys is None or message.key in keys) and (tags is None or (message.tag or "") in tags)
     ]
 
 
 @given(
     rows=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(TAGS)), min_size=1),
     keys=st.none() | st.sets(st.sampled_from([b"", b"a", b"b", b"\0\0\0\0", b"no"]), min_size=1),
-    tags=st.none() | st.sets(st.sampled_from(["x", "y", "no"]), min_size=1),
+    tags=st.none() | st.sets(st.sampled_from(["x", "y", "", "no"]), min_size=1),
     trimmed=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     columns=st.tuples(st.booleans(), st.booleans()),
 )
@@ -72,6 +77,57 @@ def test_picking_is_filtering(
     assert sum(map(len, found)) == len(expected)
 
 
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(TAGS)), min_size=1),
+    tags=st.sets(st.sampled_from(["x", "y", "", "no"]), min_size=1),
+    key=st.none() | st.sampled_from([b"", b"a"]),
+    trimmed=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+def test_picking_from_what_a_broker_has_filtered_is_filtering(
+    rows: list[tuple[bytes | None, str | None]],
+    tags: set[str],
+    key: bytes | None,
+    trimmed: tuple[int, int],
+) -> None:
+    part = delivered([key for key, _ in rows], [tag for _, tag in rows], len(rows))
+    first, behind = part.offset + trimmed[0], part.next_offset - trimmed[1]
+    keys = None if key is None else {key}
+    expected = [one for one in wanted(part, keys, tags) if first <= one.offset < behind]
+    offsets = [one.offset - 1_000 for one in part.messages() if (one.tag or "") in tags]
+    if not offsets:
+        return
+    slice_ = bytes(slice_of(part.batch, offsets, GROUP))
+    came = deliver([slice_], GROUP, "t", 0, first, behind)
+    assert [(one.offset, one.next_offset) for one in came] == [(first, behind)] * (first < behind)
+    found = [Pick(keys, tags).wanted(one) for one in came]
+    assert [m for one in found if one is not None for m in one.messages()] == expected
+    assert [v for one in found if one is not None for v in one.values()] == [
+        one.value for one in expected
+    ]
+
+
+def fetched(offset: int, behind: int, *skipped: tuple[int, int], filtered: bool = True) -> Fetched:
+    address, voids = Address(0, 0, GROUP), ((1_002, 1_004),)
+    return Fetched(address, offset, behind, behind, voids=voids, is_filtered=filtered,
+                   skipped=skipped)  # fmt: skip
+
+
+def test_what_is_neither_skipped_nor_void_nor_there_is_missing() -> None:
+    part = delivered(None, None, 2)  # 1,000 and 1,001, then two that are void
+    check_covered(fetched(1_000, 1_010, (1_004, 1_010)), [part], 1_010, "x")
+    check_covered(fetched(1_000, 1_010, (1_004, 1_010)), [part], 1_007, "x")
+    check_covered(fetched(1_000, 1_010, filtered=False), [part], 1_010, ())
+    for answer, parts, tags in (
+        (fetched(1_000, 1_010, (1_005, 1_010)), [part], "x"),
+        (fetched(1_000, 1_010, (1_004, 1_009)), [part], "x"),
+        (fetched(1_000, 1_010, (1_001, 1_002), (1_004, 1_010)), [part], "x"),
+        (fetched(1_000, 1_010, (1_004, 1_010)), [], "x"),
+        (fetched(1_000, 1_004), [part], ()),  # nobody asked for it
+    ):
+        with pytest.raises(BadBatch, match="an answer"):
+            check_covered(answer, parts, answer.next_offset, tags)
+
+
 def test_rare_and_frequent_messages_come_out_equal() -> None:
     count = 200
     keys: list[bytes | None] = [b"rare" if i == 77 else b"%d" % (i % 2) for i in range(count)]
@@ -84,8 +140,8 @@ def test_rare_and_frequent_messages_come_out_equal() -> None:
 
 def test_a_batch_without_the_tag_is_skipped_by_its_list_alone() -> None:
     part = delivered(None, ["x", None], 2)
-    assert tags_listed(part.batch) == ["x", ""]
-    assert tags_listed(delivered(None, None, 1).batch) == []
+    assert tags_of(part.batch) == ["x", ""]
+    assert tags_of(delivered(None, None, 1).batch) == [""]
 
     with batches_opened() as opened:
         assert Pick(tags=["y"]).wanted(part) is None
