@@ -9,7 +9,7 @@ its own, over the bytes that the hash of any batch covers, and is never compress
 the tags of its own messages.
 
 A slice can be sliced again: rows, hash and number of messages stay those of the first original.
-Nobody publishes a slice, and none is stored.
+Nobody publishes a slice, and none is stored where messages are published: relays store them.
 """
 
 from __future__ import annotations

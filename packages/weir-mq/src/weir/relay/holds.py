@@ -42,8 +42,9 @@ class Holds:
         """Hold nothing."""
         self._limits = limits
         self._rows: dict[Child, Hold] = {}
-        #: Nodes that own the partition in the BrokerSets below, and are to say what they need.
-        self._awaited: frozenset[Child] = frozenset()
+        #: Nodes that own the partition in the BrokerSets below, and are to say what they need; None
+        #: as long as nobody said who they are.
+        self._awaited: frozenset[Child] | None = None
         #: Since when and from which offset all is kept for those.
         self._begun: tuple[int, int] | None = None
         #: Children whose holds lay further back than may be kept.
@@ -73,6 +74,12 @@ class Holds:
         self._rows[child] = Hold(offset, now_ms, tags)
         self.changed = True
         return True
+
+    def say_again(self, child: Child, offset: int, now_ms: int) -> None:
+        """A child that was held for, and pulls from elsewhere, says what it needs."""
+        hold = self._rows.get(child)
+        if hold is not None:
+            self.say(child, offset, hold.tags, now_ms)
 
     def of(self, child: Child) -> int:
         """Return from where on all is kept for a child; -1 if it has said nothing yet."""
@@ -134,7 +141,7 @@ class Holds:
             del self._rows[child]
             self.changed = True
         if self._begun is not None:
-            all_spoke = bool(self._awaited) and self._awaited <= self._rows.keys()
+            all_spoke = self._awaited is not None and self._awaited <= self._rows.keys()
             if self._begun[0] < limit or all_spoke:
                 self._begun = None
                 self.changed = True

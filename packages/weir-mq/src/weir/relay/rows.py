@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple, Protocol
 from msgspec import Meta
 
 from weir.codec import Buffer
-from weir.errors import BadBatch
-from weir.model.batch import Batch, Columns, check_whole
+from weir.errors import BadBatch, MissingLibrary
+from weir.model.batch import Batch, Columns, check_whole, stored_header
 from weir.model.ids import LIMIT_MAX, Natural
 from weir.model.limits import (
     BATCH_BYTES_MAX,
@@ -26,6 +26,7 @@ from weir.model.limits import (
     ROSTER_ENTRY_BYTES_MAX,
     TAG_BYTES_MAX,
 )
+from weir.model.slices import part_with
 
 #: The tags that a filter lets through; "" stands for messages without a tag, None for all messages.
 Tags = frozenset[str] | None
@@ -101,13 +102,16 @@ class Batches(Protocol):
     def check_chunk(self, data: Buffer, group: int) -> None:
         """Check CRC and hash of a chunk of a large value. Raises `BadBatch`."""
 
-    def select(self, data: Buffer, tags: frozenset[str]) -> Buffer | None:
+    def chunks(self, data: Buffer) -> tuple[tuple[int, int], ...]:
+        """Return the runs of chunks that a batch of the log refers to, as in `Facts`."""
+
+    def select(self, data: Buffer, tags: frozenset[str], group: int) -> Buffer | None:
         """Return the batch, or a slice of it, if messages of it have such tags; else None."""
 
 
 class StoredBatches:
-    """Looks into the batches of the product. A batch goes whole or not at all: readers filter what
-    is left by its tags.
+    """Looks into the batches of the product. Where most of a batch matches, it goes whole: readers
+    filter what is left by its tags.
     """
 
     def check(self, data: Buffer, group: int) -> Facts:
@@ -116,9 +120,7 @@ class StoredBatches:
         header = batch.header
         if header.total_size != len(data) or header.columns & int(Columns.CHUNK):
             raise BadBatch("a row of one batch holds something else")
-        references = batch.references
-        runs = references.runs if references is not None else ()
-        return Facts(header.first_offset, header.next_offset, header.stamp, runs)
+        return Facts(header.first_offset, header.next_offset, header.stamp, self.chunks(data))
 
     def check_chunk(self, data: Buffer, group: int) -> None:
         """Check CRC and hash of a chunk of a large value. Raises `BadBatch`."""
@@ -126,10 +128,19 @@ class StoredBatches:
         if header.total_size != len(data) or not header.columns & int(Columns.CHUNK):
             raise BadBatch("what should be a chunk of a large value is none")
 
-    def select(self, data: Buffer, tags: frozenset[str]) -> Buffer | None:
-        """Return the batch if a message of it may have such a tag; else None."""
-        column = Batch(data).tag_column
-        return None if tags.isdisjoint(("",) if column is None else column[0]) else data
+    def chunks(self, data: Buffer) -> tuple[tuple[int, int], ...]:
+        """Return the runs of chunks that a batch of the log refers to, as in `Facts`."""
+        if not stored_header(data).columns & int(Columns.REFERENCES):
+            return ()
+        references = Batch(data).references
+        return references.runs if references is not None else ()
+
+    def select(self, data: Buffer, tags: frozenset[str], group: int) -> Buffer | None:
+        """Return the batch, or a slice of it, if messages of it have such tags; else None."""
+        try:
+            return part_with(Batch(data), tags, group).bytes or None
+        except MissingLibrary:
+            return data  # it is compressed: readers can open it, or are told what is missing
 
 
 def pack_tags(tags: Tags) -> tuple[str, ...] | None:
@@ -233,19 +244,16 @@ class RowsBuilder:
             self.rows.append(Row(_VOID, count))
         self.next += count
 
-    def add(self, row: Row, data: Buffer | None, tags: Tags, batches: Batches) -> None:
-        """Add a row of another range, filtered by `tags`; `data` is that of a batch."""
+    def add(self, row: Row, kept: Buffer | None) -> None:
+        """Add a row of another range; `kept` is what a filter left of its batch, if it has one."""
         if row.kind == _VOID:
             self.void(row.count)
         elif row.kind == _SKIPPED:
             self.skip(row.count, row.stamp)
+        elif kept is not None:
+            self.batch(row, kept)
         else:
-            assert data is not None
-            found = data if tags is None else batches.select(data, tags)
-            if found is not None:
-                self.batch(row, found)
-            else:
-                self.skip(row.count, row.stamp if row.kind == _BATCH else 0)
+            self.skip(row.count, row.stamp if row.kind == _BATCH else 0)
 
 
 def within(

@@ -16,6 +16,7 @@ import msgspec
 
 from weir.codec import Buffer
 from weir.errors import UnknownVersion, WeirError
+from weir.model.ids import LIMIT_MAX
 from weir.model.limits import (
     FILTERS_KEPT_MAX,
     GAPS_MAX,
@@ -31,6 +32,7 @@ from weir.relay.entries import (
     Relayed,
     StartMoved,
 )
+from weir.relay.messages import Mark
 from weir.relay.rows import HOLDS_BATCH, RosterEntry, Tags, covers, pack_tags, unpack_tags
 
 _SNAPSHOT_VERSION = 1
@@ -141,6 +143,16 @@ class ChunkMap:
         at = bisect_left(self.core, core_index)
         return self.own[at] if at < len(self.core) and self.core[at] == core_index else 0
 
+    def has_run(self, first: int, count: int) -> bool:
+        """Whether so many chunks are here whose core indexes follow each other from `first` on."""
+        at = bisect_left(self.core, first)
+        behind = at + count - 1
+        return (
+            behind < len(self.core)
+            and self.core[at] == first
+            and (self.core[behind] == first + count - 1)
+        )
+
     def keep(self, first: int, next_: int) -> None:
         """Forget the chunks of values outside offsets [first, next)."""
         rows = zip(self.core, self.own, self.offsets, strict=True)
@@ -217,8 +229,8 @@ class RelayState:
         now = self.filter_at(first)
         _refuse_if(now is None or now.version != record.filter,
                    f"filter {record.filter} is not the one at {first}")  # fmt: skip
-        changes = next((one.first for one in self.filters if one.first > first), next_)
-        _refuse_if(next_ > changes, f"[{first}, {next_}) goes past the filter's end {changes}")
+        ends = self.filter_ends()
+        _refuse_if(next_ > ends, f"[{first}, {next_}) goes past the filter's end {ends}")
         _refuse_if(next_ == first and not record.roster, "an entry without anything")
         stamp = self.last_stamp
         for row in record.rows:
@@ -302,6 +314,8 @@ class RelayState:
         self.last_chunk = 0
         self.last_stamp = 0  # what goes on is stamped by another leader, perhaps lower
         self.gaps = [(a, min(b, offset)) for a, b in self.gaps if a < offset]
+        if self.filters and self.filters[0].first > offset:
+            self.filters[0] = self.filters[0]._replace(first=offset)
         self.roster = [entry for entry in self.roster if entry.offset < offset]
 
     def _reach(self, offset: int) -> None:
@@ -318,6 +332,12 @@ class RelayState:
                 break
             found = one
         return found
+
+    def filter_ends(self) -> int:
+        """Return where the filter ends that is in force at the end of the log; a number above all
+        if none follows.
+        """
+        return next((one.first for one in self.filters if one.first > self.end), LIMIT_MAX)
 
     def reach(self, offset: int, tags: Tags) -> int:
         """Return up to where all entries from `offset` on were kept under filters that let `tags`
@@ -410,6 +430,41 @@ class RelayState:
         for one, held in zip(arrays, packed.chunks, strict=True):
             one.frombytes(held)
         return state
+
+
+class MarkRegisters:
+    """The newest mark of each partition of a topic: how far its one order is complete here.
+
+    It is complete up to the lowest of them, over all partitions of the roster as partition 0 knew
+    it; a partition that was not heard of keeps all back (docs/COUNTEREXAMPLES.md 4 and 6).
+    """
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        """Know of no mark."""
+        self._marks: dict[int, Mark] = {}
+
+    def say(self, partition: int, mark: Mark) -> None:
+        """Take a mark of a partition, whose messages up to it have come."""
+        held = self._marks.get(partition)
+        if held is None or mark.stamp > held.stamp:
+            self._marks[partition] = mark
+
+    def cut(self, partition: int) -> None:
+        """Messages of a partition were taken back: its marks hold no more."""
+        self._marks.pop(partition, None)
+
+    def barrier(self) -> tuple[int, int]:
+        """Return of how many partitions all messages are here up to which stamp; (0, 0) if one of
+        them was not heard of. The set grows only with what partition 0 says.
+        """
+        first = self._marks.get(0)
+        if first is None:
+            return 0, 0
+        marks = [self._marks.get(partition) for partition in range(first.partitions)]
+        stamps = [mark.stamp for mark in marks if mark is not None]
+        return (first.partitions, min(stamps)) if len(stamps) == len(marks) else (0, 0)
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):

@@ -1,0 +1,503 @@
+"""A relay's partition, step by step: what goes in, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from weir.errors import BadBatch, Damaged
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import References
+from weir.model.ids import LIMIT_MAX
+from weir.relay import entries as e
+from weir.relay import messages as m
+from weir.relay import ports as p
+from weir.relay.holds import HoldLimits, Holds
+from weir.relay.lower import ANSWER_MS, AVOID_MS, Me
+from weir.relay.partition import RelayPartition, Settings
+from weir.relay.portion import Plan, missing_chunks, portion_of
+from weir.relay.rows import Row, RowKind, StoredBatches
+from weir.relay.state import MarkRegisters, RelayState
+from weir.relay.upper import PULL_WAIT_MS
+
+GROUP = 3 << 16 | 2
+CORE, TANDEM = p.UpperNode(1, 1, True), p.UpperNode(10, 1, False)
+A, AB = frozenset(("a",)), frozenset(("a", "b"))
+NOW = 1_000_000
+T = TypeVar("T")
+
+
+def batch(first: int, tags: Sequence[str | None], stamp: int) -> bytes:
+    values = [b"value of %d" % n for n in range(len(tags))]
+    data = encode(values, group=GROUP, tags=tags)
+    return stamped(data, stamp, first) + bytes(data[HEADER_SIZE:])
+
+
+class Log:
+    """What a host keeps of the effects: entries, and all else that came out last."""
+
+    def __init__(
+        self, uppers: tuple[p.UpperNode, ...] = (TANDEM, CORE), interest: frozenset[str] = A
+    ) -> None:
+        self.entries: list[bytes] = []
+        self.out: list[p.Effect] = []
+        settings = Settings(Me(7, 30, 1, GROUP), HoldLimits(), 0)
+        self.relay = RelayPartition(settings, RelayState(), StoredBatches(), NOW)
+        self.do(p.UppersSet(uppers))
+        self.do(p.ChildrenSet(frozenset()))
+        self.do(p.InterestSet(interest))
+
+    def entry(self, index: int) -> bytes:
+        return self.entries[index - 1]
+
+    def do(self, event: p.Event, after_ms: int = 0) -> list[p.Effect]:
+        self.out = self.relay.handle(event, NOW + after_ms)
+        for effect in self.out:
+            if isinstance(effect, p.AppendEntry):
+                self.entries.append(b"".join(e.encode_entry(effect.record, *effect.data)))
+                assert effect.index == len(self.entries)
+        return self.out
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [effect for effect in self.out if isinstance(effect, kind)]
+
+    def pulled(self) -> tuple[p.UpperNode, m.Pull]:
+        (sent,) = self.of(p.SendToUpper)
+        assert isinstance(sent.message, m.Pull)
+        return sent.upper, sent.message
+
+    def begin(self, at: int = 50, lineage: int = 1) -> tuple[p.UpperNode, m.Pull]:
+        upper, pull = self.pulled()
+        self.do(p.RefusalCame(upper, m.LineageEnded(GROUP, pull.number, lineage, 0, ())))
+        upper, pull = self.pulled()
+        self.do(p.RefusalCame(upper, m.OffsetOutOfRange(GROUP, pull.number, at)))
+        self.sync()
+        return upper, self.last
+
+    @property
+    def last(self) -> m.Pull:
+        """The pull that is under way, as its number says."""
+        return self._last
+
+    def sync(self) -> None:
+        sent = [one.message for one in self.of(p.SendToUpper)]
+        pulls = [one for one in sent if isinstance(one, m.Pull)]
+        if pulls:
+            self._last = pulls[-1]
+        self.do(p.Synced(len(self.entries)))
+
+    def answer(
+        self, upper: p.UpperNode, pull: m.Pull, rows: Sequence[Row], data: bytes = b"",
+        after_ms: int = 0, marks: tuple[m.Mark, ...] = (), chunks: tuple[m.Chunk, ...] = (),
+    ) -> list[p.Effect]:  # fmt: skip
+        next_ = pull.offset + sum(row.count for row in rows)
+        told = m.Answer(
+            GROUP, pull.number, pull.lineage, pull.offset, next_, tuple(rows), 0, next_, (),
+            marks, chunks,
+        )  # fmt: skip
+        return self.do(p.AnswerCame(upper, told, memoryview(data)), after_ms)
+
+
+def child(offset: int, number: int = 1, through: int = 0, **more: object) -> m.Pull:
+    fields = {"system": 7, "brokerset": 40, "node": 1, "topic": 3, "partition": 2,
+              "number": number, "lineage": 1, "offset": offset, "filter": 1, "tags": ("a",),
+              "credit": 10_000, "durable_through": through} | more  # fmt: skip
+    return m.Pull(**fields)  # type: ignore[arg-type]
+
+
+def test_a_log_begins_where_the_upper_node_says() -> None:
+    log = Log()
+    upper, pull = log.pulled()
+    assert (upper, pull.offset, pull.lineage) == (TANDEM, m.UNKNOWN, 0)
+    log.begin(50)
+    state = log.relay.state
+    assert (state.start, state.end, state.lineage) == (50, 50, 1)
+    assert [(one.tags, one.first) for one in state.filters] == [(A, 50)]
+    assert (log.last.offset, log.last.tags, log.last.filter) == (50, ("a",), 1)
+
+
+def test_what_was_checked_is_served_before_it_is_durable_here() -> None:
+    log = Log()
+    upper, _ = log.begin(50)
+    log.do(p.PullCame(5, child(50, through=50)))
+    data = batch(50, ["a", "a"], 9)
+    log.answer(upper, log.last, [Row(RowKind.BATCH, 2, 9, len(data))], data)
+    (read,) = log.of(p.ReadPortion)
+    assert (read.plan.first, read.plan.until) == (50, 52)
+    _, pull = log.pulled()
+    assert pull.durable_through == 50, "it is not durable yet"
+    portion = portion_of(read.plan, log, log.relay.state.chunks, StoredBatches())
+    log.do(p.PortionRead(read.ticket, portion))
+    (told,) = log.of(p.SendToChild)
+    assert isinstance(told.message, m.Answer)
+    assert (told.link, told.message.next, b"".join(map(bytes, told.data))) == (5, 52, data)
+    assert log.relay.durable_end == 50
+    log.do(p.Synced(len(log.entries)))
+    assert log.relay.durable_end == 52
+    assert log.relay.durable_through(NOW) == 50, "a child needs more"
+
+
+def test_bad_bytes_are_asked_for_three_times_and_then_elsewhere() -> None:
+    log = Log()
+    upper, _ = log.begin(50)
+    data = bytearray(batch(50, ["a", "a"], 9))
+    data[-9] ^= 1
+    pull = log.last
+    for _ in range(2):
+        log.answer(upper, pull, [Row(RowKind.BATCH, 2, 9, len(data))], bytes(data))
+        assert not log.of(p.AppendEntry)
+        asked, pull = log.pulled()
+        assert asked == TANDEM
+    log.answer(upper, pull, [Row(RowKind.BATCH, 2, 9, len(data))], bytes(data))
+    (alarm,) = log.of(p.Alarm)
+    assert alarm.kind == "relay-bad-bytes"
+    asked, pull = log.pulled()
+    assert asked == CORE
+    good = batch(50, ["a", "a"], 9)
+    log.answer(CORE, pull, [Row(RowKind.BATCH, 2, 9, len(good))], good, AVOID_MS)
+    assert log.relay.state.end == 52
+    assert log.pulled()[0] == TANDEM, "it is asked again after a while"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [Row(RowKind.BATCH, 3, 9, 0)],
+        [Row(RowKind.BATCH, 2, 8, 0)],
+        [Row(RowKind.SKIPPED, 1), Row(RowKind.BATCH, 2, 9, 0)],
+    ],
+    ids=["covers-more", "another-stamp", "another-offset"],
+)
+def test_rows_that_differ_from_their_batch_are_bad(rows: list[Row]) -> None:
+    log = Log()
+    upper, _ = log.begin(50)
+    data = batch(50, ["a", "a"], 9)
+    sized = [row._replace(size=len(data)) if row.stamp else row for row in rows]
+    log.answer(upper, log.last, sized, data)
+    assert not log.of(p.AppendEntry)
+
+
+def test_an_answer_to_another_pull_is_left_alone() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    log.answer(CORE, pull, [Row(RowKind.SKIPPED, 2)])
+    log.answer(upper, child(50, number=99), [Row(RowKind.SKIPPED, 2)])
+    assert log.relay.state.end == 50
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 2)])
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 2)])
+    assert log.relay.state.end == 52
+
+
+def test_an_upper_node_that_is_silent_is_left_alone_for_a_while() -> None:
+    log = Log()
+    log.begin(50)
+    log.do(p.Ticked(), ANSWER_MS - 1)
+    assert not log.of(p.Alarm)
+    log.do(p.Ticked(), ANSWER_MS)
+    (alarm,) = log.of(p.Alarm)
+    assert alarm.kind == "relay-upper-silent"
+    sent = [one for one in log.of(p.SendToUpper) if isinstance(one.message, m.Pull)]
+    assert [one.upper for one in sent] == [CORE]
+
+
+def refused(log: Log, upper: p.UpperNode, refusal: m.AnyRefusal) -> p.UpperNode | None:
+    log.do(p.RefusalCame(upper, refusal))
+    sent = log.of(p.SendToUpper)
+    return sent[0].upper if sent else None
+
+
+def test_what_one_node_lacks_is_pulled_from_the_next() -> None:
+    log = Log()
+    _, pull = log.begin(50)
+    n = pull.number
+    for refusal in (
+        m.FilterNotCovered(GROUP, n, 60), m.FilterNotCovered(GROUP, n, -1),
+        m.OffsetOutOfRange(GROUP, n, 60), m.Overloaded(GROUP, n, 200), m.Behind(GROUP, n, 40),
+        m.TopicGone(GROUP, n),
+    ):  # fmt: skip
+        log = Log()
+        log.begin(50)
+        assert refused(log, TANDEM, refusal) == CORE, refusal
+        assert not log.of(p.AppendEntry)
+
+
+def test_the_preferred_node_is_pulled_from_again_where_it_has_all() -> None:
+    log = Log()
+    log.begin(50)
+    refused(log, TANDEM, m.FilterNotCovered(GROUP, log.last.number, 60))
+    upper, pull = log.pulled()
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 9)])
+    upper, pull = log.pulled()
+    assert (upper, pull.offset) == (CORE, 59)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 1)])
+    assert log.pulled()[0] == TANDEM
+
+
+def test_only_what_the_core_has_lost_is_a_gap() -> None:
+    log = Log((CORE,))
+    log.begin(50)
+    refused(log, CORE, m.OffsetOutOfRange(GROUP, log.last.number, 70))
+    assert [alarm.kind for alarm in log.of(p.Alarm)] == ["relay-gap"]
+    assert log.of(p.Moved)[0].gap == (50, 70)
+    assert log.relay.state.gaps == [(50, 70)]
+    log.do(p.PullCame(5, child(60)))
+    (told,) = log.of(p.SendToChild)
+    assert told.message == m.OffsetOutOfRange(GROUP, 1, 70)
+
+
+def test_a_topic_is_gone_once_the_core_says_so() -> None:
+    log = Log((CORE,))
+    log.begin(50)
+    log.do(p.RefusalCame(CORE, m.TopicGone(GROUP, log.last.number)))
+    assert log.of(p.TopicEnded)
+
+
+def test_a_fork_cuts_the_log_and_what_was_durable() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    mark = m.Mark(1, 30, 60)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 10)], marks=(mark,))
+    _, pull = log.pulled()
+    appended = len(log.entries)
+    log.do(p.RefusalCame(upper, m.LineageEnded(GROUP, pull.number, 3, 55, ((2, 58), (3, 55)))))
+    assert [moved.cut_at for moved in log.of(p.Moved)] == [50], "where its entry begins"
+    _, pull = log.pulled()
+    assert (pull.lineage, pull.offset) == (3, 50)
+    log.do(p.Synced(appended))
+    assert log.relay.durable_end == 50, "what was written before was cut off"
+    log.do(p.PullCame(5, child(55, lineage=1)))
+    (told,) = log.of(p.SendToChild)
+    assert told.message == m.LineageEnded(GROUP, 1, 3, 55, ((2, 58), (3, 55)))
+    log.do(p.PullCame(5, child(50, lineage=3)))
+    log.do(p.Ticked(), PULL_WAIT_MS)
+    (told,) = log.of(p.SendToChild)
+    assert isinstance(told.message, m.Answer)
+    assert told.message.marks == (), "the mark was of what was cut off"
+
+
+def test_a_filter_widens_once_the_upper_node_says_from_where() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    log.do(p.InterestSet(AB))
+    (asked,) = log.of(p.SendToUpper)
+    assert isinstance(asked.message, m.AskFilter)
+    assert asked.message.tags == ("a", "b")
+    number = asked.message.number
+    log.do(p.FilterToldFrom(asked.upper, m.FilterFrom(GROUP, number, m.UNKNOWN)))
+    assert len(log.relay.state.filters) == 1
+    log.do(p.FilterToldFrom(asked.upper, m.FilterFrom(GROUP, number, 58)))
+    assert [(one.tags, one.first) for one in log.relay.state.filters] == [(A, 50), (AB, 58)]
+    # What is under way may go past where the filter ends now.
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 10)])
+    assert log.relay.state.end == 50
+    upper, pull = log.pulled()
+    assert (pull.tags, pull.until) == (("a",), 58)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 8)])
+    _, pull = log.pulled()
+    assert (pull.tags, pull.filter, pull.until) == (("a", "b"), 2, LIMIT_MAX)
+
+
+def test_a_filter_does_not_narrow_under_a_child() -> None:
+    log = Log(interest=AB)
+    log.begin(50)
+    log.do(p.PullCame(5, child(50, tags=("a", "b"))))
+    log.do(p.InterestSet(A))
+    assert len(log.relay.state.filters) == 1
+    log.do(p.PullCame(5, child(50, number=2, tags=("a",))))
+    assert [one.tags for one in log.relay.state.filters] == [AB, A]
+
+
+def test_children_learn_of_a_filter_once_its_entry_is_durable() -> None:
+    log = Log()
+    log.begin(50)
+    log.do(p.InterestSet(frozenset()))
+    log.do(p.Synced(len(log.entries)))
+    ask = p.FilterAsked(5, m.AskFilter(7, 40, 1, 3, 2, 8, ()))
+    assert [one.message for one in _to_child(log, ask)] == [m.FilterFrom(GROUP, 8, 50)]
+    log.do(p.InterestSet(A))
+    (asked,) = log.of(p.SendToUpper)
+    assert isinstance(asked.message, m.AskFilter)
+    log.do(p.FilterToldFrom(asked.upper, m.FilterFrom(GROUP, asked.message.number, 50)))
+    ask = p.FilterAsked(5, m.AskFilter(7, 40, 1, 3, 2, 9, ("a",)))
+    assert [one.message for one in _to_child(log, ask)] == [m.FilterFrom(GROUP, 9, m.UNKNOWN)]
+    log.do(p.Synced(len(log.entries)))
+    assert [one.message for one in _to_child(log, ask)] == [m.FilterFrom(GROUP, 9, 50)]
+
+
+def _to_child(log: Log, event: p.Event) -> list[p.SendToChild]:
+    log.do(event)
+    return log.of(p.SendToChild)
+
+
+def test_what_children_need_is_not_reclaimed() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 10)])
+    log.sync()
+    log.do(p.PullCame(5, child(60, through=55)))
+    log.do(p.RetentionSet(60))
+    log.do(p.Ticked())
+    assert log.relay.state.start == 55
+    assert log.of(p.ReclaimBelow)
+    log.do(p.HoldSaid(m.SayHold(7, 40, 1, 3, 2, 1, 58)))
+    log.do(p.HoldSaid(m.SayHold(7, 41, 1, 3, 2, 1, 0)))  # it never pulled here
+    log.do(p.HoldSaid(m.SayHold(7, 40, 1, 3, 2, 9, 60)))  # of another lineage
+    log.do(p.Ticked())
+    assert log.relay.state.start == 58
+
+
+def test_holds_survive_a_restart() -> None:
+    log = Log()
+    log.begin(50)
+    log.do(p.PullCame(5, child(50, through=50)))
+    state = RelayState()
+    for entry in log.entries:
+        record, data = e.decode_entry(entry)
+        state.apply(record, len(data))
+    settings = Settings(Me(7, 30, 1, GROUP))
+    again = RelayPartition(settings, state, StoredBatches(), NOW)
+    assert (40, 1) in again.upper.holds
+
+
+def test_a_log_of_which_only_the_beginning_was_durable_goes_on() -> None:
+    state = RelayState()
+    state.apply(e.Forked(1, 0, ()), 0)
+    state.apply(e.StartMoved(50), 0)
+    relay = RelayPartition(Settings(Me(7, 30, 1, GROUP)), state, StoredBatches(), NOW)
+    relay.handle(p.UppersSet((CORE,)), NOW)
+    effects = relay.handle(p.InterestSet(A), NOW)
+    assert [(one.tags, one.first) for one in state.filters] == [(A, 50)]
+    (sent,) = [one for one in effects if isinstance(one, p.SendToUpper)]
+    assert isinstance(sent.message, m.Pull)
+    assert (sent.message.offset, sent.message.tags) == (50, ("a",))
+
+
+def test_the_least_hold_counts_until_it_expires() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    holds.await_children(frozenset())
+    holds.say((40, 1), 70, A, 0)
+    holds.say((40, 2), 60, A, 900)
+    assert holds.lowest(900, 100) == 60
+    assert holds.lowest(1_001, 100) == 60
+    assert holds.of((40, 1)) == -1
+    assert holds.lowest(1_901, 100) == 100
+
+
+def test_a_child_far_behind_is_told_of_once() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    holds.await_children(frozenset())
+    holds.say((40, 1), 60, A, 0)
+    assert holds.keep(0, 100, 50) == (60, ())
+    assert holds.keep(0, 100, 80) == (80, ((40, 1),))
+    assert holds.keep(0, 100, 90) == (90, ())
+
+
+def test_all_is_kept_until_the_owners_below_have_spoken() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    holds.begin(50, 0)
+    holds.say((40, 1), 70, A, 0)
+    assert holds.lowest(0, 100) == 50
+    holds.await_children(frozenset({(40, 1), (40, 2)}))
+    assert holds.lowest(0, 100) == 50
+    holds.say((40, 2), 60, A, 0)
+    assert holds.lowest(0, 100) == 60
+
+
+def test_chunks_come_before_the_batch_that_closes_their_value() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    runs = ((5, 2), (9, 1))
+    pieces = [bytes(encode([b"piece"], group=GROUP, chunk_at=5 * n)) for n in range(3)]
+    closing = encode([b""], group=GROUP, tags=["a"], references=References(3 * 2**20, 1, runs))
+    data = stamped(closing, 9, 50) + bytes(closing[HEADER_SIZE:])
+    row = [Row(RowKind.BATCH, 1, 9, len(data))]
+    log.answer(upper, pull, row, data)
+    assert not log.of(p.AppendEntry), "its chunks are not here"
+    _, pull = log.pulled()
+    told = tuple(m.Chunk(at, len(one)) for at, one in zip((5, 6), pieces[:2], strict=True))
+    log.answer(upper, pull, [], b"".join(pieces[:2]), chunks=told)
+    _, pull = log.pulled()
+    assert (pull.offset, pull.last_chunk) == (50, 6)
+    log.answer(upper, pull, [], pieces[2], chunks=(m.Chunk(9, len(pieces[2])),))
+    _, pull = log.pulled()
+    log.answer(upper, pull, row, data)
+    assert log.relay.state.end == 51
+    # A child gets them in the same way.
+    tags, places = A, log.relay.state.chunks
+    indexes = log.relay.state.entries_from(50, 51, 10**6)
+    first = portion_of(Plan(GROUP, 50, 51, tags, 10**6, 0, indexes), log, places, StoredBatches())
+    assert [(one.core_index, one.size) for one in first.chunks] == [
+        (at, len(one)) for at, one in zip((5, 6, 9), pieces, strict=True)
+    ]
+    assert (first.rows, first.next) == ((), 50)
+    rest = portion_of(Plan(GROUP, 50, 51, tags, 10**6, 9, indexes), log, places, StoredBatches())
+    assert (rest.chunks, rest.next) == ((), 51)
+    assert missing_chunks(runs, 5) == [6, 9]
+
+
+def test_a_portion_is_filtered_and_ends_with_the_credit() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    batches = [batch(50, ["a"], 9), batch(51, ["b"], 10), batch(52, ["a", "b"], 11)]
+    rows = [
+        Row(RowKind.BATCH, len(one) // 200 + 1, 9 + n, len(one)) for n, one in enumerate(batches)
+    ]
+    rows[0], rows[1] = rows[0]._replace(count=1), rows[1]._replace(count=1)
+    rows[2] = rows[2]._replace(count=2)
+    log.answer(upper, pull, rows, b"".join(batches))
+    places, stored = log.relay.state.chunks, StoredBatches()
+    indexes = log.relay.state.entries_from(50, 54, 10**6)
+    found = portion_of(Plan(GROUP, 50, 54, A, 10**6, 0, indexes), log, places, stored)
+    assert [(RowKind(row.kind), row.count, row.stamp) for row in found.rows] == [
+        (RowKind.BATCH, 1, 9), (RowKind.SKIPPED, 1, 10), (RowKind.BATCH, 2, 11),
+    ]  # fmt: skip
+    small = portion_of(Plan(GROUP, 50, 54, A, 1, 0, indexes), log, places, stored)
+    assert small.next == 52
+    middle = portion_of(Plan(GROUP, 53, 54, A, 1, 0, indexes), log, places, stored)
+    assert (middle.first, middle.next) == (53, 54)
+    assert bytes(middle.data[0]) == batches[2], "readers take of it what the row covers"
+    with pytest.raises(Damaged):
+        portion_of(Plan(GROUP, 40, 54, A, 1, 0, indexes), log, places, stored)
+
+
+def test_batches_are_looked_into() -> None:
+    stored = StoredBatches()
+    data = batch(50, ["a", None], 9)
+    assert stored.check(data, GROUP)[:3] == (50, 52, 9)
+    assert stored.select(data, frozenset(("",)), GROUP) == data
+    assert stored.select(data, frozenset(("b",)), GROUP) is None
+    large = batch(50, ["a"] + ["b"] * 99, 9)
+    part = stored.select(large, A, GROUP)
+    assert part is not None
+    assert len(part) < len(large) / 4
+    assert stored.check(part, GROUP)[:3] == (50, 150, 9), "a slice covers the whole batch"
+    again = stored.select(part, AB, GROUP)
+    assert again is not None
+    assert bytes(again) == bytes(part)
+    chunk = bytes(encode([b"piece"], group=GROUP, chunk_at=0))
+    stored.check_chunk(chunk, GROUP)
+    for wrong in (chunk, data + bytes(8)):
+        with pytest.raises(BadBatch):
+            stored.check(wrong, GROUP)
+    with pytest.raises(BadBatch):
+        stored.check_chunk(data, GROUP)
+    with pytest.raises(BadBatch):
+        stored.check(data, GROUP + 1)
+
+
+def test_the_order_is_complete_up_to_the_lowest_mark_of_the_roster() -> None:
+    registers = MarkRegisters()
+    registers.say(1, m.Mark(2, 90, 5))
+    assert registers.barrier() == (0, 0)
+    registers.say(0, m.Mark(2, 80, 5))
+    registers.say(0, m.Mark(2, 70, 5))
+    assert registers.barrier() == (2, 80)
+    registers.say(0, m.Mark(3, 100, 6))
+    assert registers.barrier() == (0, 0), "partition 2 was not heard of"
+    registers.say(2, m.Mark(3, 85, 0))
+    assert registers.barrier() == (3, 85)
+    registers.cut(1)
+    assert registers.barrier() == (0, 0)
