@@ -122,7 +122,8 @@ PARKED_BYTES_MAX = 16 * MIB
 DEVICE_WATCHES_MAX = 256
 # The highest boot count of a hub: the next one is what erased flash reads as.
 BOOT_MAX = 0xFFFFFFFE
-# Verified devices of one tag have a batch of their own from so many bytes on that come at once.
+# Verified devices of one tag have a batch of their own from so many bytes on that come at once; a
+# client ends a batch of so many bytes where the tag changes.
 TAG_RUN_BYTES = 64 * KIB
 # How often a device may be replaced: generations take three bytes where they are stored.
 GENERATION_MAX = 0xFFFFFF

@@ -5,7 +5,7 @@ There is no object per message.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Container, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from weir.model.limits import (
     BATCH_MESSAGES_MAX,
     KIB,
     TAG_BYTES_MAX,
+    TAG_RUN_BYTES,
     TAGS_PER_BATCH_MAX,
 )
 from weir.model.topic import partition_for
@@ -184,10 +185,17 @@ class Batcher(Generic[O]):
         """The number of batches cut and not taken."""
         return len(self.ready)
 
-    def fits(self, size: int) -> bool:
-        """Whether a message of `size` bytes goes into the batch that is being gathered."""
+    def fits(self, size: int, tag: str | None = None) -> bool:
+        """Whether a message of `size` bytes goes into the batch that is being gathered. One with
+        another tag than the last does not once that has `TAG_RUN_BYTES`: who reads one tag need not
+        be sent the others.
+        """
         if self.gathering is None:
             return False
+        if self.gathering.size >= TAG_RUN_BYTES:
+            tags = self.gathering.tags
+            if tag != (tags[-1] if tags else None):
+                return False
         size += self.gathering.size
         columns = (len(self.gathering) + 1) * _COLUMNS_BYTES
         return size <= self._batch_bytes and size + columns <= _BATCH_BYTES_MAX
@@ -276,7 +284,8 @@ def cuts(
     overhead += (tags is not None) * _TAG_BYTES
     columns = (values, *(column for column in (keys, tags) if column is not None))
     size = sum(sum(map(_length, column)) for column in columns) + n * overhead
-    if size <= batch_bytes and n <= min(batch_messages, _TAGS_MAX):  # the usual case costs one pass
+    whole = batch_bytes if tags is None else min(batch_bytes, TAG_RUN_BYTES)
+    if size <= whole and n <= min(batch_messages, _TAGS_MAX):  # the usual case costs one pass
         return [(0, n, size)] if n else []
     rows = zip(*(map(_length, column) for column in columns), strict=True)
     ends = list(accumulate((sum(row) + overhead for row in rows), initial=0))
@@ -287,6 +296,9 @@ def cuts(
         last = min(max(last, first + 1), first + batch_messages, n)
         while tags is not None and len(set(tags[first:last])) > _TAGS_MAX:
             last = first + (last - first) // 2
+        if tags is not None:
+            start = bisect_left(ends, ends[first] + TAG_RUN_BYTES, first + 1, last)
+            last = next((at for at in range(start, last) if tags[at] != tags[at - 1]), last)
         found.append((first, last, ends[last] - ends[first]))
         first = last
     return found

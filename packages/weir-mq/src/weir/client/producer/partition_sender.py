@@ -227,7 +227,7 @@ class PartitionSender:
             raise sequencer.error
         unconfirmed.buffered += size
         at_once, gathering = False, batcher.gathering
-        if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size):
+        if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size, tag):
             alone = gathering is None and not (batcher.ready or sequencer.held)
             gathering = batcher.begin(unconfirmed.begin(self.partition, pinned), now)
             linger = self._linger

@@ -18,7 +18,7 @@ from weir.client.core.batcher import (
 )
 from weir.errors import TooLarge
 from weir.model.batch import Batch
-from weir.model.limits import BATCH_BYTES_MAX
+from weir.model.limits import BATCH_BYTES_MAX, TAG_RUN_BYTES
 
 GROUP = 1 << 16
 
@@ -30,7 +30,7 @@ def opened(gathered: Gathered[str]) -> Batch:
 def add(batcher: Batcher[str], value: bytes, **columns: object) -> int:
     """Add as a lane does: begin a batch where the message does not fit."""
     size = size_of(value, columns.get("key"), columns.get("tag"), columns.get("headers"))  # type: ignore[arg-type]
-    if not batcher.fits(size):
+    if not batcher.fits(size, columns.get("tag")):  # type: ignore[arg-type]
         batcher.begin("owner", 1_000)
     return batcher.add(size, value, **columns)  # type: ignore[arg-type]
 
@@ -40,6 +40,33 @@ def taken(batcher: Batcher[str]) -> Gathered[str]:
     gathered = batcher.take()
     assert gathered is not None
     return gathered
+
+
+def test_a_batch_ends_where_the_tag_changes_once_it_is_large_enough() -> None:
+    batcher: Batcher[str] = Batcher()
+    value = b"v" * (TAG_RUN_BYTES // 4)
+    for tag in ("a", "b", "a", "a", "a", "b", None, "b"):
+        add(batcher, value, tag=tag)
+    found = [opened(batcher.ready.popleft()).tags() for _ in range(batcher.waiting)]
+    found.append(opened(taken(batcher)).tags())
+    assert found == [["a", "b", "a", "a", "a"], ["b", None, "b"]]
+
+
+def test_a_batch_without_tags_is_as_large_as_before() -> None:
+    batcher: Batcher[str] = Batcher()
+    for _ in range(8):
+        add(batcher, b"v" * (TAG_RUN_BYTES // 4))
+    assert not batcher.waiting
+
+
+def test_many_messages_are_cut_where_the_tag_changes() -> None:
+    values = [b"v" * (TAG_RUN_BYTES // 4)] * 12
+    tags = ["a"] * 3 + ["b"] * 3 + ["a"] * 6
+    found = [(first, last) for first, last, _ in cuts(values, BATCH_BYTES, tags=tags)]
+    assert found == [(0, 6), (6, 12)]
+    assert [one[:2] for one in cuts(values, BATCH_BYTES * 2, tags=["a"] * 12)] == [(0, 12)]
+    short = [b"v"] * 100
+    assert [one[:2] for one in cuts(short, BATCH_BYTES, tags=["a", "b"] * 50)] == [(0, 100)]
 
 
 def test_plain_values_make_a_batch_with_one_column() -> None:
