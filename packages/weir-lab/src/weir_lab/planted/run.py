@@ -1,4 +1,4 @@
-"""Plants each bug of access in turn, and runs the tests that must fail beside it.
+"""Plants each bug in turn, and runs the tests that must fail beside it.
 
     python -m weir_lab.planted.run [NAME ...]
 
@@ -18,10 +18,12 @@ from collections.abc import Sequence
 import msgspec
 
 from weir.errors import WeirError
-from weir_lab.planted.access import BUGS
+from weir_lab.planted.access import BUGS as OF_ACCESS
 from weir_lab.planted.bug import Bug
+from weir_lab.planted.tags import OF_TAGS
 
 _PASSED, _FAILED = 0, 1
+BUGS: tuple[Bug, ...] = (*OF_ACCESS, *OF_TAGS)
 #: Without plugins that would keep something, or share the tests out to other processes.
 _OPTIONS = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n", "0")
 

@@ -1,4 +1,4 @@
-"""Bugs of access are planted, and tests of the rooms miss what is gone."""
+"""Bugs are planted, and tests of the rooms miss what is gone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weir_lab.planted.access import BUGS, OF_DEVICES, OF_LOGINS, OF_QUOTAS, OF_RULES, OF_TOKENS
+from weir_lab.planted.access import OF_DEVICES, OF_LOGINS, OF_QUOTAS, OF_RULES, OF_TOKENS
 from weir_lab.planted.bug import Bug
-from weir_lab.planted.run import Result
+from weir_lab.planted.run import BUGS, Result
+from weir_lab.planted.tags import OF_TAGS
 from weir_lab.sim.mutants.source import PlantingRefused
 
 ROOT = Path(__file__).parents[5]
@@ -36,7 +37,7 @@ def test_each_bug_is_missed_by_a_test() -> None:
 def test_there_are_enough_of_each_kind() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
     assert len({bug.rule for bug in BUGS}) == len(BUGS)
-    for kind in (OF_LOGINS, OF_TOKENS, OF_RULES, OF_DEVICES):
+    for kind in (OF_LOGINS, OF_TOKENS, OF_RULES, OF_DEVICES, OF_TAGS):
         assert len(kind) >= 5
     assert OF_QUOTAS
 

@@ -180,6 +180,10 @@ def test_numbers_of_another_index_are_translated() -> None:
     assert scanned(one, "b") == [(0, 1), (0, 2), (3, 3)]
 
 
+def test_a_batch_whose_tags_are_many_makes_its_entry_unknown() -> None:
+    assert record(1, 0, ["a"], [f"t{at}" for at in range(40)]).tags == ()
+
+
 def test_a_lost_entry_is_never_passed_over() -> None:
     index = GroupIndex(1)
     for at in (1, 2):

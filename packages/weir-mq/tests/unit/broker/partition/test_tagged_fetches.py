@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from weir.broker.runtime import filtering
-from weir.broker.runtime.filtering import Slices
+from weir.broker.runtime.filtering import Slices, filtered
+from weir.broker.state.ranges import Ranges
 from weir.codec import total
 from weir.model.batch import Batch, split
 from weir.protocol.client import messages as m
@@ -151,3 +152,18 @@ def test_a_slice_is_never_published(rig: Any, info: Any) -> None:
     answer = rig.answer(1, m.Produce(info.addresses[0], 0, memoryview(bytes(slice_.view))))
     assert isinstance(answer, m.Refusal)
     assert "never published" in answer.message
+
+
+def test_what_is_void_is_not_skipped(rig: Any, info: Any) -> None:
+    parts, group = batches(info, fetched(rig, info)), info.addresses[0].group
+    voids = Ranges(((3, 7),))
+    for passed in ((), ((3, 7),)):
+        some = [one for one in parts if not passed or one.header.first_offset != 3]
+        found = filtered(some, 0, 17, passed, voids, frozenset("a"), group, Slices())
+        assert found.skipped == ((13, 15),)
+
+
+def test_what_was_neither_read_nor_passed_over_is_in_no_run(rig: Any, info: Any) -> None:
+    parts, group = batches(info, fetched(rig, info)), info.addresses[0].group
+    found = filtered(parts[2:], 0, 17, ((0, 3),), Ranges(), frozenset("x"), group, Slices())
+    assert found.skipped == ((0, 3), (7, 17))
