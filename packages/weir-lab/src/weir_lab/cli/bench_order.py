@@ -39,6 +39,9 @@ def order(
     faults: Annotated[
         bool, typer.Option(help="Also let a leader of three nodes be slow, pause, and die.")
     ] = True,
+    readers: Annotated[
+        int, typer.Option(min=0, help="Readers of one topic, beside one reader; 0: none.")
+    ] = 0,
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
     replicas: Replicas = 1,
     folder: Folder = None,
@@ -50,8 +53,9 @@ def order(
 
     Total order, partition order, and a sequencer node that numbers batches do the same work by
     turns; throughput is from the first send to the last receive. Then what promises of idle
-    partitions cost, and how far readers fall behind when a partition's leader is in trouble. Exit
-    code 1 if a message was lost, repeated, changed, or out of its order.
+    partitions cost, what many readers cost beside one, and how far readers fall behind when a
+    partition's leader is in trouble. Exit code 1 if a message was lost, repeated, changed, or out
+    of its order.
     """
     with usage("order"):
         from weir_lab.bench.harness.loop import run
@@ -70,7 +74,7 @@ def order(
         for plan in plans:
             plan.check()
     with stop_as_by_ctrl_c():
-        report = run(measure_all(plans, idle, faults, folder, say))
+        report = run(measure_all(plans, idle, faults, folder, say, readers))
     keep(record, "weir.bench.order/1", plans[0], report, None)
     if plot is not None:
         from weir_lab.bench.ordering.report import svg
@@ -122,6 +126,12 @@ def _show(report: Report) -> None:
             f"a lone message is delivered after {idle.delivery_p50_ms:.2f} ms (p99 "
             f"{idle.delivery_p99_ms:.2f}); budget: commit {idle.confirm_p50_ms:.2f} + promise "
             f"10 + round trip {idle.round_trip_p50_ms:.2f} = {idle.budget_ms:.2f} ms"
+        )
+    if (many := report.readers) is not None:
+        print(
+            f"{many.many.readers} readers: {many.promise_rounds_ratio:.2f} times the promise "
+            f"rounds of one reader; while nothing is published they take {many.many.cpu_idle:.2f} "
+            "% of a core"
         )
     if report.lags:
         print_table(

@@ -64,6 +64,19 @@ OF_ORDER = (
         Goal("of the budget", "≤", 1),
     ),
     bench(
+        "order-readers",
+        "What 200 readers of one topic in total order cost beside one reader",
+        "order --partitions 2 --producers 2 --runs 1 --messages 100000 --idle 0 --no-faults "
+        "--readers 200",
+        {
+            "rounds of promises, by one reader's": Figure("readers.promise_rounds_ratio"),
+            "% of a core, nothing published": Figure("readers.many.cpu_idle"),
+            "% of a core, 20 messages/s": Figure("readers.many.cpu_trickle"),
+        },
+        Goal("rounds of promises, by one reader's", "≤", 1.1),
+        Goal("% of a core, nothing published", "≤", 1),
+    ),
+    bench(
         "order-faults",
         "Readers in total order on three nodes, while the leader of one partition is slow, pauses "
         "for 2 s, and is killed: how much longer they wait than that partition is unavailable",

@@ -15,7 +15,7 @@ from weir.testing.nodes import HOST, free_ports
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.producers import Crew
-from weir_lab.bench.ordering import idle, sequencer
+from weir_lab.bench.ordering import idle, readers, sequencer
 from weir_lab.bench.ordering.measure import Result, Run, Settings, result_of
 from weir_lab.bench.ordering.report import report_of
 from weir_lab.bench.sides.own import Own, running_own
@@ -52,6 +52,15 @@ def test_promises_of_idle_partitions_are_measured(own: Own) -> None:
     assert found.partitions == 3
     assert found.budget_ms == found.confirm_p50_ms + 10 + found.round_trip_p50_ms
     assert 0 < found.delivery_p50_ms <= found.delivery_p99_ms
+
+
+def test_many_readers_share_the_rounds_of_promises_of_one() -> None:
+    settings = readers.Settings(12, partitions=4, messages=40, pause_s=0.01, idle_s=0.1)
+    found = run(readers.measure(settings))
+    assert (found.one.readers, found.many.readers) == (1, 12)
+    assert found.one.promise_rounds >= 20
+    assert found.promise_rounds_ratio == found.many.promise_rounds / found.one.promise_rounds
+    assert found.promise_rounds_ratio < 3, "twelve times as many readers"
 
 
 def _run(per_s: float, misplaced: int = 0) -> Run:

@@ -13,9 +13,11 @@ from weir.testing.nodes import READY, running_set
 from weir_lab.bench.comparison.plot import CHART, stacked
 from weir_lab.bench.ordering import idle as idles
 from weir_lab.bench.ordering import lag as lags
+from weir_lab.bench.ordering import readers as crowds
 from weir_lab.bench.ordering.idle import Idle
 from weir_lab.bench.ordering.lag import Lag
 from weir_lab.bench.ordering.measure import ORDERS, Result, Say, Settings, measure
+from weir_lab.bench.ordering.readers import Readers
 from weir_lab.bench.sides.own import running_own
 
 _NODES = 3
@@ -42,6 +44,7 @@ class Report(msgspec.Struct, frozen=True):
     rows: list[Result]
     idle: Idle | None
     lags: list[Lag]
+    readers: Readers | None = None
 
     @property
     def clean(self) -> bool:
@@ -50,9 +53,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def measure_all(
-    plans: Sequence[Settings], idle: int, faults: bool, folder: str | None, say: Say
-) -> Report:
-    """Measure each plan on a node of its own, then idle partitions, and faults on three nodes."""
+    plans: Sequence[Settings], idle: int, faults: bool, folder: str | None, say: Say,
+    readers: int = 0,
+) -> Report:  # fmt: skip
+    """Measure each plan on a node of its own, then idle partitions, many readers, and faults on
+    three nodes.
+    """
     rows: list[Result] = []
     for plan in plans:
         with running_own(folder, plan.replicas) as side:
@@ -62,6 +68,7 @@ async def measure_all(
         with running_own(folder) as side:
             promises = await idles.measure(side, idles.Settings(idle))
         say(f"{idle} idle partitions: promises take {promises.promises_idle:.2f} % of a core")
+    many = await crowds.measure(crowds.Settings(readers)) if readers else None
     struck: list[Lag] = []
     if faults:
         with (
@@ -69,10 +76,12 @@ async def measure_all(
             running_set(Path(name), _NODES, settings=READY) as nodes,
         ):
             struck = await lags.measure(nodes, _RATE)
-    return report_of(rows, promises, struck)
+    return report_of(rows, promises, struck, many)
 
 
-def report_of(rows: list[Result], promises: Idle | None, struck: list[Lag]) -> Report:
+def report_of(
+    rows: list[Result], promises: Idle | None, struck: list[Lag], many: Readers | None = None
+) -> Report:
     """Return the worst of the rows in each figure."""
     single = {row.producers: row.partition_per_s for row in rows if row.partitions == 1}
     several = [row for row in rows if row.partitions > 1 and row.producers in single]
@@ -96,6 +105,7 @@ def report_of(rows: list[Result], promises: Idle | None, struck: list[Lag]) -> R
         rows,
         promises,
         struck,
+        many,
     )
 
 

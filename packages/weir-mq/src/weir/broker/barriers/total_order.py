@@ -41,7 +41,9 @@ class TotalOrder:
         self._registry = registry
         self._events = context.events
         self._multi = multi
-        self._promises = promises = Promises(multi, context.highest, logs, context.time)
+        self._promises = promises = Promises(
+            multi, context.highest, logs, context.time, context.outbox.counts
+        )
         self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
         locator = OffsetLocator(topics, forwarder, context)
         self._cuts = CutAnswers(

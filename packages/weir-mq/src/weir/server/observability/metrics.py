@@ -182,6 +182,11 @@ class Metrics:
                 "Logins by a password that were refused.",
                 shard.failed_logins,
             ),
+            (
+                "weir_promise_rounds_total",
+                "Questions to the voters of all groups led here for a promise of total order.",
+                counts.promise_rounds,
+            ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes written by flushes.", counts.flushed_bytes),
