@@ -134,6 +134,7 @@ def test_it_is_a_program_by_itself(
     assert lines[-1] == f"1 messages of {stream.topic} are no flights and were left out"
 
 
+@pytest.mark.slow  # a JVM of its own; what the job reads is tested above
 @pytest.mark.timeout(240)
 def test_spark_submit_decides_the_master(node: Node, stream: Stream, tmp_path: Path) -> None:
     node.create(stream.topic)

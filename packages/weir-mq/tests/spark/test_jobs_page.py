@@ -24,6 +24,7 @@ PAGE = ROOT / "docs/how-to/jobs.md"
 PROGRAM = ROOT / "examples/jobs/read_lake.py"
 
 
+@pytest.mark.slow  # each job has tests of its own
 def test_the_commands_print_what_the_page_shows(
     spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def offsets(spark: SparkSession, found: plan.Plan, topic: str) -> list[tuple[obj
     return rows(Table(found.lake_of(topic)).read(spark), "partition", "offset")
 
 
+@pytest.mark.slow  # test_pipeline.py kills a run there, too
 def test_stopped_between_two_lakes_neither_is_whole(
     spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def printed(line: str) -> tuple[int, str]:
     return code, out.getvalue()
 
 
+@pytest.mark.slow  # test_pipeline.py runs such a pipeline, with kills
 def test_the_commands_print_what_the_page_shows(
     spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

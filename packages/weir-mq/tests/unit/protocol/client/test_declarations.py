@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def names_of(kind: type[Any]) -> tuple[str, ...]:
     return tuple(one.name for one in msgspec.structs.fields(kind))
 
 
+@cache
 def made_in(*folders: str) -> set[str]:
     """Return the names of all that the code of these folders calls."""
     root, found = Path(inspect.getfile(weir)).parent, set[str]()
