@@ -16,7 +16,6 @@ from weir.model.batch_builder import encode
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Kind, TrunkStream
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings
@@ -240,8 +239,7 @@ class Node:
                 one.session = number
             there.handle(ev.Arrived(arrivals, principal))
         else:
-            request = take_client_frame(body) if kind == Kind.CLIENT else body
-            there.handle(ev.Received(self._guests[key], [request]))
+            there.handle(ev.Received(self._guests[key], [body]))
 
     # -- peers -------------------------------------------------------------------------------
 

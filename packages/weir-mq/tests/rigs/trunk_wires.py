@@ -9,7 +9,6 @@ from itertools import count
 from weir.broker.api import events as ev
 from weir.model.ids import place_of
 from weir.protocol import trunk
-from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Kind, TrunkStream
 
 
@@ -94,6 +93,4 @@ class TrunkWires:
                 self._remote_peers.pop((serving, number), None)
                 self._handle(serving, ev.Closed(number))
             elif number:
-                is_client = kind == Kind.CLIENT
-                request = take_client_frame(body) if is_client else body
-                self._handle(serving, ev.Received(number, [request]))
+                self._handle(serving, ev.Received(number, [body]))

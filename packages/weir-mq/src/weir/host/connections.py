@@ -40,7 +40,8 @@ _LAST_WORD_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 
 _HELLO = opcode_of(Hello)
-_ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
+#: Requests whose replies may fill a peer.
+ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
 _LINK = bytes([LINK_VERSION])
 
 #: How far a connection has come: it waits to be let in, is served, is closed once everything sent
@@ -238,7 +239,7 @@ class ClientConnection(Generic[T]):
         self._waiting = ()
         if not self.stream.is_device:
             for end, frame in enumerate(frames, 1):
-                if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:
+                if isinstance(frame, ClientFrame) and frame.opcode in ASK_FOR_MESSAGES:
                     self._waiting, frames = frames[end:], frames[:end]
                     break
             if self._waiting:

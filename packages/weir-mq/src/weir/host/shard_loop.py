@@ -37,7 +37,7 @@ _SIZE_AT = 4
 _TURN_FRAMES = 1_024
 #: Of what peers say in a turn of the host, so much is taken by the shard at once: meanwhile the
 #: memory budget is not looked at.
-_TURN_BYTES = 128 * KIB
+TURN_BYTES = 128 * KIB
 #: So many bytes of a namespace are served in its turn, and what the last part has beyond them.
 _QUANTUM_BYTES = 64 * KIB
 
@@ -404,7 +404,7 @@ class ShardLoop:
         """
         self._said_bytes += size
         before, self._spoke = self._spoke, session
-        if self._said_bytes > _TURN_BYTES or (session == before and not self._runs_soon):
+        if self._said_bytes > TURN_BYTES or (session == before and not self._runs_soon):
             self._said_bytes = 0
             self.run()
         elif not self._runs_soon:

@@ -18,12 +18,13 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.codec import Buffer
 from weir.errors import RemoteProtocolError
+from weir.host.connections import ASK_FOR_MESSAGES
 from weir.host.ports import Transport
 from weir.host.shard_connections import LocalShard, ShardConnection, ShardWriter
+from weir.host.shard_loop import TURN_BYTES
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk
-from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Arrival, Kind, TrunkFrame, TrunkStream
 
 # Looked up once: to look up a member of an `Enum` takes as long as to serve a frame.
@@ -264,22 +265,22 @@ class ServingEnd(TrunkEnd):
         self._on_closed(self.shard)
 
     def serve(self) -> None:
-        """Serve what waits. What devices ask is one to the shard, for they come in crowds; what a
-        client asks is served by itself, behind the effects of what came before: its reply may fill
-        the trunk.
+        """Serve what waits as one, up to a client's request for messages: its reply may fill the
+        trunk, so what is left comes behind what that causes. So it does behind `TURN_BYTES`, for
+        the memory budget is not looked at meanwhile.
         """
-        begun = False
+        served = 0
         while self._waiting and not (self._full or self.queued) and self._transport is not None:
-            kind, remote, body = self._waiting[0]
+            kind, remote, body = self._waiting.popleft()
             number = self._numbers.get(remote)
-            if kind == _CLIENT and number is not None:
-                if not begun:
-                    self._waiting.popleft()
-                    self._local.queue.receive(number, [take_client_frame(body)])
-                self._serve_more()
-                return
-            self._waiting.popleft()
-            if kind == _OPENED:
+            if kind == _CLIENT:
+                if number is None:
+                    continue
+                self._local.queue.receive(number, [body])
+                served += len(body.body)
+                if body.opcode in ASK_FOR_MESSAGES or served > TURN_BYTES:
+                    self._serve_more()
+            elif kind == _OPENED:
                 self._closed(remote)
                 if self._has_room(remote):
                     self._numbers[remote] = self._trunks.opened(self, remote, body)
@@ -300,7 +301,6 @@ class ServingEnd(TrunkEnd):
                 while self._waiting and self._waiting[0][:2] == (kind, remote):
                     requests.append(self._waiting.popleft()[2])
                 self._local.queue.receive(number, requests)
-            begun = True
 
     def _serve_more(self) -> None:
         if self._waiting:

@@ -92,9 +92,9 @@ class Introduction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TrunkFrame(NamedTuple):
-    """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of a device's request
-    it is that, of arrivals the principal and what each said (`Arrival`), and of answers each
-    session and its replies.
+    """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of a client's request
+    it is the `ClientFrame`, of a device's that request, of arrivals the principal and what each
+    said (`Arrival`), and of answers each session and its replies.
     """
 
     kind: int
@@ -179,11 +179,6 @@ def _opened(body: memoryview) -> memoryview:
     return body
 
 
-def _client_frame(body: memoryview) -> memoryview:
-    one_client_frame(body)
-    return body
-
-
 def _device_request(body: Buffer) -> DeviceRequest:
     number, content = _unpack_numbered(body)
     if not 0 <= number < len(_DEVICE_DECODERS):
@@ -212,7 +207,7 @@ _read_introduction = msgspec.json.Decoder(Introduction).decode
 _unpack_arrivals = msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode
 _BODIES: dict[int, Callable[[memoryview], Any]] = {
     Kind.OPENED: _opened,
-    Kind.CLIENT: _client_frame,
+    Kind.CLIENT: one_client_frame,
     Kind.DEVICE: _device_request,
     Kind.HANGUP: _text,
     Kind.ARRIVALS: _arrivals,

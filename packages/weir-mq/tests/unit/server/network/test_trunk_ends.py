@@ -15,6 +15,7 @@ import pytest
 from rigs.drivers import ends_of, remote_peers, writes_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.host.shard_loop import TURN_BYTES
 from weir.host.trunks import RemotePeer, ServingEnd, Trunks
 from weir.model.ids import place_of
 from weir.protocol import trunk
@@ -365,15 +366,41 @@ def test_a_shard_that_stands_still_is_left_at_once_and_once() -> None:
     run(body)
 
 
-def test_what_devices_ask_is_one_to_the_shard_and_what_clients_ask_is_not() -> None:
+def turns_of(*buffers: Any) -> list[list[str]]:
+    """Return what the shard that serves takes as one, of what comes in one read."""
+    found: list[list[str]] = []
+
     async def body(asking: Noting, serving: Noting) -> None:
-        hello = trunk.encode_device(7, DeviceHello(0, 1, 2, 3, "locks"))
         opened = trunk.encode(Kind.OPENED, 7, b"shard:1.0")
-        asking.trunks.send(passed(*opened, *hello, *fetch(), *trunk.encode(Kind.CLOSED, 7)))
-        await serving.until(lambda: "Closed" in serving.kinds())
-        assert serving.turns[:3] == [["Opened", "Received"], ["Received"], ["Closed"]]
+        (end,) = ends_of(serving.trunks)
+        end.receive(b"".join((*opened, *buffers, *trunk.encode(Kind.CLOSED, 7))))
+        serving.run()
+        found.extend(turn for turn in serving.turns if turn)
 
     run(body)
+    return found
+
+
+def test_what_peers_of_another_shard_ask_at_once_is_one_to_this_one() -> None:
+    hello = trunk.encode_device(7, DeviceHello(0, 1, 2, 3, "locks"))
+    for many in (1, 5):
+        served = ["Opened", "Received", *["Received"] * many, "Closed"]
+        assert turns_of(*hello, *fetch(100) * many) == [served]
+
+
+def test_what_follows_a_request_for_messages_over_a_trunk_comes_behind_its_effects() -> None:
+    """What it is answered may fill the trunk."""
+    assert turns_of(*fetch(100), *fetch(), *fetch(100)) == [
+        ["Opened", "Received", "Received"], ["Received", "Closed"],
+    ]  # fmt: skip
+
+
+def test_a_shard_takes_no_more_of_a_trunk_at_once_than_of_its_own_peers() -> None:
+    """The memory budget is looked at behind each step."""
+    half = fetch(TURN_BYTES // 2)
+    assert turns_of(*half * 5) == [
+        ["Opened", "Received", "Received"], ["Received"] * 2, ["Received", "Closed"],
+    ]  # fmt: skip
 
 
 def test_another_node_has_so_many_peers_here_and_no_more() -> None:
