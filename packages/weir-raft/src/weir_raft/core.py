@@ -280,7 +280,9 @@ class Core:
 
     def propose(self, data: object, size: int) -> int:
         """Append `data` to the leader's log and return its index; refusals as in Node.propose."""
-        state = self._accepting()
+        state = self.state
+        if not (isinstance(state, Leader) and state.accepts):
+            raise self._refusal()
         if size < 0:
             raise ValueError(f"the size of an entry is its bytes, not {size}")
         self.log.admit(size)
@@ -288,7 +290,9 @@ class Core:
 
     def change(self, change: Change) -> int:
         """Append the configuration that `change` leads to and return its index."""
-        state, node_state = self._accepting(), self.node_state
+        state, node_state = self.state, self.node_state
+        if not (isinstance(state, Leader) and state.accepts):
+            raise self._refusal()
         if node_state.configuration.joint or node_state.history.index > self.log.committed:
             raise ChangePending("a change of the configuration is under way: wait until it is done")
         return self.configure(state, node_state.configuration.changed(change))
@@ -334,14 +338,14 @@ class Core:
             raise NotLeader(state.leader)
         return state
 
-    def _accepting(self) -> Leader:
+    def _refusal(self) -> NotLeader | NotReady:
+        """Return why nothing is appended to the log."""
         state = self.state
-        if isinstance(state, Leader) and state.accepts:
-            return state
-        state = self._leading()
+        if not isinstance(state, Leader):
+            return NotLeader(state.leader)
         if state.transferee:
-            raise NotReady(f"leadership is handed to {state.transferee}: propose there soon")
-        raise NotReady(
+            return NotReady(f"leadership is handed to {state.transferee}: propose there soon")
+        return NotReady(
             f"entry {state.first_index}, the first of term {self.node_state.term}, is not "
             "applied yet: propose again once it is"
         )

@@ -246,7 +246,7 @@ class Node:
         """What ready() returns, or None if there is none: one call for each turn of a host."""
         core = self.core
         log, state = core.log, core.state
-        if isinstance(state, Leader) and state.has_to_send:
+        if isinstance(state, Leader) and state.members and state.has_to_send:
             core.queue_messages()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = log.take_unhanded() if log.handed < log.committed else ()

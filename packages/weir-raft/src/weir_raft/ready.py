@@ -101,19 +101,14 @@ class Ready(NamedTuple):
 _NOTHING_ELSE = Ready(0, None, (), (), None)[4:]
 
 
-class Asked:
+class Asked(NamedTuple):
     """What one Ready asked to persist."""
 
-    __slots__ = ("hard_state", "installs", "last_index", "number")
-
-    def __init__(
-        self, number: int, hard_state: HardState | None, last_index: int, installs: bool
-    ) -> None:
-        self.number = number
-        self.hard_state = hard_state
-        #: The last of its entries that still counts; 0: none.
-        self.last_index = last_index
-        self.installs = installs
+    number: int
+    hard_state: HardState | None
+    #: The last of its entries that still counts; 0: none.
+    last_index: int
+    installs: bool
 
 
 class Pending:
@@ -205,7 +200,8 @@ class Pending:
         """Return a Ready of entries alone, as nearly all are, while nothing else waits."""
         number = self._issued = self._issued + 1
         if entries:
-            self.asked.append(Asked(number, None, entries[-1].index, False))
+            asked = number, None, entries[-1].index, False
+            self.asked.append(tuple.__new__(Asked, asked))  # in C, as the Ready below
         return tuple.__new__(Ready, (number, None, entries, committed, *_NOTHING_ELSE))
 
     def acknowledge(self, number: int) -> Asked | None:
@@ -226,5 +222,6 @@ class Pending:
 
     def supersede(self, index: int) -> None:
         """Entries from `index` on were replaced: writes under way no longer make them durable."""
-        for asked in self.asked:
-            asked.last_index = min(asked.last_index, index - 1)
+        for at, asked in enumerate(self.asked):
+            if asked.last_index >= index:
+                self.asked[at] = asked._replace(last_index=index - 1)

@@ -85,6 +85,7 @@ class Replication:
     permits: CatchUpPermits
     disks: FullDisks
     refill: Refill
+    links: PeerLinks
     peers: Peers
 
 
@@ -179,7 +180,7 @@ def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
         identity.node, settings.level, replication.election_ms, links, multi, permits, refill,
         disks, outbox, time, findings,
     )  # fmt: skip
-    return Replication(writers, by_log, multi, permits, disks, refill, peers)
+    return Replication(writers, by_log, multi, permits, disks, refill, links, peers)
 
 
 def _partitions(runtime: Runtime, replication: Replication) -> Partitions:

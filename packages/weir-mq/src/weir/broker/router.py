@@ -232,7 +232,7 @@ class Requests:
     def _own(self, session: Session, partition: Partition, header: Header) -> None:
         """Raise unless the session's principal holds the producer id, in this very epoch."""
         producer, epoch, principal = header.producer, header.epoch, session.principal
-        if session.is_shard and producer == self._registry.catalog.audit.producer:
+        if producer == self._registry.catalog.audit.producer and session.is_shard:
             principal = AUDITOR
         try:
             self._registry.check_epoch(producer, epoch, principal)

@@ -277,7 +277,8 @@ class Shard:
         if self._partitions.context.reports.answers:
             self._services.coordinator.take_reports()
         for writer in self.writers:
-            writer.start_flush()
+            if writer.dirty or writer.log.staged is not None:
+                writer.start_flush()
         return runtime.outbox.take() if runtime.outbox.effects else []
 
     # -- events ------------------------------------------------------------------------------
@@ -364,6 +365,22 @@ class Shard:
             services.orders.session_closed(session)
         partitions.admission.hold_clusters(self._cluster.trunks.cutoff.why_stale())
 
+    @property
+    def has_deferred(self) -> bool:
+        """Whether publishes that were taken just now left work for `run_deferred`: readers of a
+        total order wait for them, other nodes for beats, their senders for news of the registry,
+        or the memory budget is used up. What they wait for else comes with their flush.
+        """
+        replication, trunks = self._replication, self._cluster.trunks
+        multi = replication.multi
+        if (multi.beats_wanted or multi.asking) and replication.links.up:
+            return True
+        if self._partitions.context.events.proposed:
+            return True
+        if trunks.view.has_work or trunks.replies.held or self._holding:
+            return True
+        return self.budget.used > self.budget.high
+
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
         runtime, replication, services = self._runtime, self._replication, self._services
@@ -386,7 +403,8 @@ class Shard:
                 writer.start_work()
         if runtime.findings or self._cluster.resumed:
             self._act_on_findings()
-        if replication.multi.beats_wanted or replication.multi.asking:
+        multi = replication.multi
+        if (multi.beats_wanted or multi.asking) and replication.links.up:
             replication.peers.send_beats()
         if self._holding or self._shutdown.is_under_way or self.budget.used > self.budget.high:
             self._hold_or_stop()

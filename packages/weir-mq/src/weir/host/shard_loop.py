@@ -18,11 +18,14 @@ from weir.host.fair_queue import FairQueue
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
 from weir.model.limits import KIB
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Produce
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.trunk import Arrival
 
+_PRODUCE = opcode_of(Produce)
 _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 #: What concerns peers besides replies, and has its place among them.
 _TO_SESSIONS = frozenset[type]((Answers, Hangup, SignFrames))
@@ -147,10 +150,11 @@ class EventQueue:
         self.waits = self._gathers or self.is_closed
         shard = self._shard
         if type(taken[0]) is not ev.Flushed:
+            if not self._flushes.inline:
+                is_over = _only_publish(taken) and not shard.has_deferred
+                return _NOTHING if is_over else shard.run_deferred()
             if shard.budget.is_news(self.held):
                 return shard.run_deferred()
-            if not self._flushes.inline:
-                return _NOTHING if _only_publish(taken) else shard.run_deferred()
         if self._defers:
             return _NOTHING
         self._defers = True
@@ -169,11 +173,14 @@ class EventQueue:
 
 
 def _only_publish(events: Sequence[ev.Event]) -> bool:
-    """Whether events make nothing possible but a flush: nothing else can be done behind them."""
+    """Whether events are publishes alone, which make nothing possible but a flush, mostly."""
     for event in events:
         if isinstance(event, ev.Received):
             for frame in event.frames:
-                if type(frame) not in _PUBLISHING:
+                if isinstance(frame, ClientFrame):
+                    if frame.opcode != _PRODUCE:
+                        return False
+                elif type(frame) not in _PUBLISHING:
                     return False
         elif not isinstance(event, ev.Opened | ev.Arrived):  # who has said nothing yet, or that
             return False

@@ -55,7 +55,7 @@ class HighestStamp:
 class HybridClock:
     """Gives each entry a stamp above every earlier one, and near the time while clocks are sane."""
 
-    __slots__ = ("_highest", "_last", "max_ahead_ms")
+    __slots__ = ("_last", "highest", "max_ahead_ms")
 
     def __init__(
         self, last: int = 0, highest: HighestStamp | None = None, max_ahead_ms: int = MAX_AHEAD_MS
@@ -64,7 +64,8 @@ class HybridClock:
 
         `highest` is shared by the clocks of a shard; None is a clock of its own.
         """
-        self._highest = highest or HighestStamp()
+        #: What all clocks of this shard gave.
+        self.highest = highest or HighestStamp()
         self._last = 0
         self.max_ahead_ms = max_ahead_ms
         self.raise_to(last)
@@ -74,15 +75,10 @@ class HybridClock:
         """The last stamp given."""
         return self._last
 
-    @property
-    def highest(self) -> int:
-        """The highest stamp that any clock of this shard gave."""
-        return self._highest.stamp
-
     def raise_to(self, stamp: int) -> None:
         """Go on above a stamp that somebody else gave."""
         self._last = max(self._last, stamp)
-        self._highest.stamp = max(self._highest.stamp, stamp)
+        self.highest.stamp = max(self.highest.stamp, stamp)
 
     def check_seen(self, wall_ms: int, seen: int) -> None:
         """Raise `StampTooFar` if a client's last seen stamp would drag the partition ahead.
@@ -91,7 +87,7 @@ class HybridClock:
         have been set back since): bounding against the last stamp *plus* something would let a
         client creep ahead request by request.
         """
-        highest = max(self._highest.stamp, stamp_at(wall_ms + self.max_ahead_ms))
+        highest = max(self.highest.stamp, stamp_at(wall_ms + self.max_ahead_ms))
         if seen > highest:
             raise StampTooFar(
                 f"last seen stamp {seen} lies over {self.max_ahead_ms} ms ahead of this node's "
@@ -110,7 +106,7 @@ class HybridClock:
     @property
     def floor(self) -> int:
         """The highest stamp that was given, or promised not to be."""
-        return max(self._last, self._highest.promised)
+        return max(self._last, self.highest.promised)
 
     def take(self, stamp: int) -> bool:
         """Give exactly this stamp, which must be checked as one that was seen; False if it is not
@@ -125,7 +121,7 @@ class HybridClock:
         """Return max(now, last + 1, seen + 1, promised + 1) and make it the last; `seen` must be
         checked.
         """
-        highest = self._highest
+        highest = self.highest
         last = max(wall_ms << LOGIC_BITS, self._last + 1, seen + 1, highest.promised + 1)
         self._last = last
         if last > highest.stamp:

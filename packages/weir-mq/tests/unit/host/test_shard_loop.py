@@ -36,7 +36,7 @@ class Noting:
     """A shard and its host, which note what they are told."""
 
     def __init__(self) -> None:
-        self.ready = False
+        self.ready = self.has_deferred = False
         self.budget = Budget(100)
         self.turn: list[Any] = []
         self.behind: list[Callable[[], None]] = []

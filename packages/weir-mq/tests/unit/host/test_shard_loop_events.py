@@ -12,7 +12,10 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import EventQueue
+from weir.protocol.client import messages as m
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes
+from weir.protocol.frame import ClientFrame
 from weir.protocol.trunk import Arrival
 from weir.storage.log import Flush
 
@@ -25,6 +28,7 @@ class Noting:
 
     def __init__(self) -> None:
         self.budget = Budget(100)
+        self.has_deferred = False
         self.heard: list[Any] = []
 
     def step(self, *events: ev.Event) -> list[ef.Effect]:
@@ -51,6 +55,11 @@ def said(session: int) -> tuple[DeviceHello, DevicePublishes]:
 
 PUBLISHES = ev.Received(1, said(1))
 PINGS = ev.Received(1, [DevicePing(1)])
+CLIENTS_PUBLISH, CLIENT_ASKS = (
+    ev.Received(2, [ClientFrame(0, opcode_of(kind), 1, memoryview(b""))])
+    for kind in (m.Produce, m.Pull)
+)
+BOTH = ev.Received(2, [*CLIENTS_PUBLISH.frames, *CLIENT_ASKS.frames])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,9 @@ PINGS = ev.Received(1, [DevicePing(1)])
         (PINGS, 0, (), "at once"),
         (ev.Ticked(), 0, (), "at once"),
         (PUBLISHES, 0, (), "not at all"),
+        (CLIENTS_PUBLISH, 0, (), "not at all"),
+        (CLIENT_ASKS, 0, (), "at once"),
+        (BOTH, 0, (), "at once"),
         (ev.Opened(1), 0, (), "not at all"),
         (ev.Arrived([]), 0, (), "not at all"),
         (FLUSHED, 0, (), "behind the turn"),
@@ -66,9 +78,10 @@ PINGS = ev.Received(1, [DevicePing(1)])
         # What a flush confirms that is about to run inline goes out before.
         (PINGS, 0, (3,), "behind the turn"),
         (PUBLISHES, 0, (3,), "behind the turn"),
+        (CLIENTS_PUBLISH, 0, (3,), "behind the turn"),
         # Others would be read from meanwhile.
         (PINGS, 90, (3,), "at once"),
-        (PUBLISHES, 90, (), "at once"),
+        (CLIENTS_PUBLISH, 90, (3,), "at once"),
     ],
 )
 def test_the_shard_settles_at_once_behind_the_turn_or_not_at_all(
@@ -83,12 +96,20 @@ def test_the_shard_settles_at_once_behind_the_turn_or_not_at_all(
     assert behind == expected[follows]
 
 
+def test_publishes_that_left_something_to_do_are_followed_by_it() -> None:
+    for event in (PUBLISHES, CLIENTS_PUBLISH):
+        shard, queue = fed(event)
+        shard.has_deferred = True
+        queue.take()
+        assert queue.follow() == SETTLED
+
+
 def test_a_hold_that_is_known_is_no_news() -> None:
-    shard, queue = fed(PUBLISHES)
+    shard, queue = fed(PUBLISHES, lone=(3,))
     shard.budget.take(90)
     queue.held = True
     queue.take()
-    assert queue.follow() == []
+    assert queue.follow() is None
     shard.budget.release(50)  # it ends
     queue.put(PUBLISHES)
     queue.take()

@@ -71,5 +71,5 @@ def test_who_cannot_be_refused_is_held_to_the_clock() -> None:
 def test_the_highest_stamp_is_that_of_all_clocks() -> None:
     shard = HighestStamp()
     one, other = HybridClock(5, shard), HybridClock(0, shard)
-    assert one.highest == other.highest == 5
-    assert other.stamp(NOW, other.highest) == one.highest > one.last
+    assert one.highest.stamp == other.highest.stamp == 5
+    assert other.stamp(NOW, other.highest.stamp) == one.highest.stamp > one.last

@@ -48,10 +48,8 @@ class TopicNames(Protocol):
 
     access: Access
     fleets: Fleets
-
-    @property
-    def audit_topic(self) -> Topic | None:
-        """The topic that says who did what, if it is there."""
+    #: The topic that says who did what, if it is there.
+    audit_topic: Topic | None
 
     def find(self, namespace: str, name: str, /) -> Topic | None:
         """Return a topic by its names."""

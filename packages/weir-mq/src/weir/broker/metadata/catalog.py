@@ -97,6 +97,7 @@ _PARTS = (
     "_topics",
     "access",
     "audit",
+    "audit_topic",
     "ending",
     "fleets",
     "growing",
@@ -132,6 +133,8 @@ class Catalog:
         self.access = Access()
         #: The changes that the audit topic does not have yet.
         self.audit = AuditTrail()
+        #: The topic that says who did what, if it is there.
+        self.audit_topic: Topic | None = None
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -167,11 +170,6 @@ class Catalog:
     def level(self) -> int:
         """The format level that is written."""
         return self.nodes.level
-
-    @property
-    def audit_topic(self) -> Topic | None:
-        """The topic that says who did what, if it is there."""
-        return self._topics.get((RESERVED_NAMESPACE, AUDIT_TOPIC))
 
     @property
     def is_audited(self) -> bool:
@@ -280,6 +278,8 @@ class Catalog:
         topic = self._known(record.topic)
         del self._topics[topic.namespace, topic.name]
         del self._by_id[topic.id]
+        if topic == self.audit_topic:
+            self.audit_topic = None
         self.growing.pop(topic.id, None)
         self.ending.pop(topic.id, None)
         self.schemas.forget(topic.id)
@@ -373,6 +373,8 @@ class Catalog:
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
         self._by_id[topic.id] = topic
+        if (topic.namespace, topic.name) == (RESERVED_NAMESPACE, AUDIT_TOPIC):
+            self.audit_topic = topic
         self.growing.pop(topic.id, None)
         if topic.joining:
             self.growing[topic.id] = None

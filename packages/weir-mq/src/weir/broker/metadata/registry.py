@@ -227,7 +227,7 @@ class Registry:
             epoch = self._epoch_of(producer, principal) + 1
         else:
             self.catalog.check_producers(principal)
-            producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
+            producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest.stamp)
         self._producers.propose(ProducerOpened(producer, epoch, principal), waiter)
 
     def _answer(self, waiter: Caller | ProducerWaiter, outcome: ProducerOpened | Refused) -> None:
@@ -267,7 +267,7 @@ class Registry:
 
     def open_audit(self, before: int) -> None:
         """Propose a producer id for the audit trail in place of `before`."""
-        producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
+        producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest.stamp)
         self.propose(AuditProducerOpened(producer, before))
 
     def create_audit_topic(self) -> None:

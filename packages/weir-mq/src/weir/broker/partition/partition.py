@@ -301,15 +301,6 @@ class PartitionLeader:
         node = self._group.node
         return not self.has_gathered and node.log.applied == node.log.last_index
 
-    def cut(self) -> int:
-        """Propose what has gathered; return from how many reads of devices' connections."""
-        devices = 0
-        if self.device_batcher is not None and self.device_batcher.has_arrived:
-            devices = self.device_batcher.cut()
-        self.appender.cut()
-        self.participant.cut()
-        return devices
-
     def messages_committed(self) -> None:
         """New messages are committed."""
         self.consumers.grants.wake()
@@ -479,18 +470,19 @@ class Partition:
 
     # -- time and peers ----------------------------------------------------------------------
 
-    @property
-    def has_staged(self) -> bool:
-        """Whether something is in line that is not proposed yet."""
-        return self.leading is not None and bool(self.leading.appender.staged)
-
     def cut(self) -> int:
         """Propose all that has gathered since the last flush began; return from how many devices,
         or rather from how many reads of their connections.
         """
         if (leading := self.leading) is None:
             return 0
-        devices = leading.cut()
+        devices, batcher = 0, leading.device_batcher
+        if batcher is not None and batcher.has_arrived:
+            devices = batcher.cut()
+        leading.appender.cut()
+        if leading.appender.staged:  # it is being handed over
+            self.writer.mark_dirty(self)
+        leading.participant.cut()
         events = self._events
         if events.followed and (topic := topic_of(self.group.id)) in events.followed:
             stamp = leading.appender.clock.last

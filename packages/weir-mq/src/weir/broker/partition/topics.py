@@ -42,12 +42,14 @@ _SINKS_PER_PAGE = 500
 class Topics:
     """Looks up topics in the catalog and partitions on this shard."""
 
-    __slots__ = ("_partitions", "catalog")
+    __slots__ = ("_partitions", "catalog", "find")
 
     def __init__(self, catalog: Catalog) -> None:
         """Serve no partition yet."""
         self.catalog = catalog
         self._partitions: dict[int, Partition] = {}
+        #: Returns the partition of a group if it is served here: each request asks.
+        self.find: Callable[[int], Partition | None] = self._partitions.get
 
     def add(self, partition: Partition) -> None:
         """Serve a partition."""
@@ -90,10 +92,6 @@ class Topics:
             )
         if schema:
             self.catalog.schemas.check_known(self.topic_with(group), schema)
-
-    def find(self, group: int) -> Partition | None:
-        """Return the partition of a group if it is served here."""
-        return self._partitions.get(group)
 
     def __contains__(self, group: int) -> bool:
         return group in self._partitions

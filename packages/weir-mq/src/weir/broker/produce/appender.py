@@ -8,6 +8,7 @@ judged by what is committed and what is under way.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from weir.errors import (
     BadRequest,
     Fenced,
     MissingLibrary,
+    NotLeader,
     PartitionEnded,
     ProducerExpired,
     Refused,
@@ -211,7 +213,7 @@ class Appender:
         if known is not None and epoch < known.epoch:
             raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
         expected = known.next_sequence if known is not None and epoch == known.epoch else 0
-        if sequence >= expected and (self.is_closed or self._admission.is_full(self._group.id)):
+        if sequence >= expected and (self.is_closed or self._admission.full_topics):
             self.check_open()
         if sequence > expected:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
@@ -312,20 +314,23 @@ class Appender:
     def cut(self) -> None:
         """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
         staged = self.staged
-        while staged and self._group.accepts:
+        while staged:
+            taken: list[Pending] = []
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
-            early: list[Pending] = []
             size = 0
             while staged and (not records or self._joins(records[-1], size)):
                 pending = staged.popleft()
+                taken.append(pending)
                 buffers += (pending.head, pending.body)
                 records.append(pending.record)
                 size += pending.record.stored
-                if pending.early:
-                    early.append(pending)
-            index = self._group.propose(of_batches(buffers, records, size))
-            if early:
+            try:
+                index = self._group.propose(of_batches(buffers, records, size))
+            except (NotLeader, Unavailable):  # it is being handed over: all stay in line
+                staged.extendleft(reversed(taken))
+                return
+            if early := [pending for pending in taken if pending.early]:
                 self._group.report_durable(index)
                 self._early.append((index, early))
 
@@ -409,6 +414,9 @@ def _told(answer: Answer, duplicate: bool) -> Confirm:
 class Admission(Protocol):
     """Says whether a shard takes publishes."""
 
+    #: The topics of namespaces that may store no more.
+    full_topics: Mapping[int, Refused]
+
     def check(self, group: int) -> None:
         """Raise `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
         disks are full; 0 stands for no group but its own disks.
@@ -475,7 +483,7 @@ class ProduceRequests:
             return False
         repeats = verdict is not None
         if verdict is None:
-            if request.seen > appender.clock.highest:  # else who is honest had it from here
+            if request.seen > appender.clock.highest.stamp:  # else who is honest had it from here
                 appender.check_seen(request.seen)
             if batch.header.compression:  # else it is as long as what is charged below
                 self._budget.check(batch.header.raw_size)

@@ -175,8 +175,8 @@ class Stallable(Protocol):
 class Admission:
     """Refuses publishes that would find no room on the disks of this node, or of a majority."""
 
-    __slots__ = ("_budget", "_disks", "_full_clusters", "_full_disks", "_full_topics", "_no_news",
-                 "_short", "is_closed")  # fmt: skip
+    __slots__ = ("_budget", "_disks", "_full_clusters", "_full_disks", "_no_news", "_short",
+                 "full_topics", "is_closed")  # fmt: skip
 
     def __init__(self, disks: Sequence[Disk], budget: Budget, full_disks: FullDisks) -> None:
         """Take publishes to the logs on `disks`, as long as `budget` and disks have room."""
@@ -186,7 +186,7 @@ class Admission:
         #: The groups led here that other nodes' full disks keep from taking publishes.
         self._short: dict[int, Full] = {}
         #: By topic, why it takes no publishes, or no new clusters: its namespace has all it may.
-        self._full_topics: Mapping[int, Refused] = {}
+        self.full_topics: Mapping[int, Refused] = {}
         self._full_clusters: Mapping[int, Refused] = {}
         #: Why no cluster begins here at all: there was no news of the metadata for long.
         self._no_news: Refused | None = None
@@ -218,13 +218,13 @@ class Admission:
 
     def is_full(self, group: int) -> bool:
         """Return whether the namespace of a group may store no more."""
-        return bool(self._full_topics) and topic_of(group) in self._full_topics
+        return bool(self.full_topics) and topic_of(group) in self.full_topics
 
     def check_stored(self, group: int) -> None:
         """Raise `QuotaExceeded` while the namespace of a group may store no more. What was taken
         before is answered all the same: a batch that is sent again is no more bytes.
         """
-        if self._full_topics and (error := self._full_topics.get(topic_of(group))) is not None:
+        if self.full_topics and (error := self.full_topics.get(topic_of(group))) is not None:
             raise type(error)(str(error), error.detail)
 
     def check_cluster(self, group: int, is_known: bool) -> None:
@@ -245,7 +245,7 @@ class Admission:
 
     def limit(self, topics: Mapping[int, Refused], clusters: Mapping[int, Refused]) -> None:
         """Refuse publishes to these topics from now on, and new clusters of those, by id."""
-        self._full_topics, self._full_clusters = topics, clusters
+        self.full_topics, self._full_clusters = topics, clusters
 
     def look_at_disks(self, partitions: Iterable[Stallable]) -> None:
         """See which disks are full. Answer those who wait for publishes that other nodes' full

@@ -310,5 +310,5 @@ def _record(group: int, entry: raft.Entry) -> Record:
         batches[0].offset if batches else -1,
         batches[-1].next_offset if batches else -1,
         batches[-1].stamp if batches else -1,
-        united([batch.tags for batch in batches]) if batches else (),
+        batches[0].tags if len(batches) == 1 else united([batch.tags for batch in batches]),
     )

@@ -336,11 +336,13 @@ class Peers:
             self._process_active()
 
     def send_beats(self) -> None:
-        """Send the beats that are due, after all that was said to groups one by one."""
-        if links := self._links.up:
-            for place, message in self._multi.take_beats():
-                if place in links:
-                    self._outbox.put(SendToPeer(place, True, pack_link(message)))
+        """Send the beats that are due, after all that was said to groups one by one; some link must
+        be up, or they would be lost.
+        """
+        links = self._links.up
+        for place, message in self._multi.take_beats():
+            if place in links:
+                self._outbox.put(SendToPeer(place, True, pack_link(message)))
 
     def _process_active(self) -> None:
         for id in self._multi.take_active():

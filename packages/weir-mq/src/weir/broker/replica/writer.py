@@ -184,12 +184,10 @@ class Gathering(Protocol):
 
     group: Group
 
-    @property
-    def has_staged(self) -> bool:
-        """Whether something is left that could not be proposed yet."""
-
     def cut(self) -> int:
-        """Propose what has gathered; return from how many devices that came."""
+        """Propose what has gathered; return from how many devices that came. It is dirty again, if
+        something is left that could not be proposed yet.
+        """
 
 
 class Writer:
@@ -285,8 +283,6 @@ class Writer:
             dirty, self.dirty = self.dirty, {}
             for partition in dirty.values():
                 self._devices += partition.cut()
-                if partition.has_staged:  # it is being handed over
-                    self.dirty[partition.group.id] = partition
         if self.log.staged is None:
             return
         flush = self.log.next_flush()

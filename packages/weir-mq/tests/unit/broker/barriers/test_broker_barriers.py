@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from weir.broker.api import events as ev
 from weir.order.clock import stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, encode_request
 
 
 def published(rig: Any, info: m.TopicInfo, sequence: int, partition: int = 0) -> m.Produce:
@@ -121,6 +123,25 @@ def test_a_mark_does_not_come_before_what_it_tells_of_is_committed(rig: Any) -> 
     (mark,) = marks(rig, asked)
     assert isinstance(confirm, m.Confirm)
     assert mark.stamp >= confirm.stamp
+
+
+def test_only_a_publish_that_somebody_awaits_leaves_work_for_what_is_deferred(rig: Any) -> None:
+    info = founded(rig, 2)
+
+    def publish(sequence: int) -> bool:
+        data = b"".join(encode_request(published(rig, info, sequence), 100 + sequence))
+        rig.do(rig.shard.step(ev.Received(1, ClientStream().receive(data))))
+        left = rig.shard.has_deferred
+        rig.do(rig.shard.run_deferred())
+        rig.settle()
+        return left
+
+    assert not publish(0)
+    asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=5_000))
+    assert publish(1)
+    assert len(marks(rig, asked)) == 1
+    rig.shard.budget.take(rig.shard.budget.limit)
+    assert rig.shard.has_deferred, "reading is to be held"
 
 
 def test_a_mark_tells_only_what_is_new_above_the_last_one(rig: Any) -> None:

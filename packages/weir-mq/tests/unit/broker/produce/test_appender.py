@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import weir_raft as raft
 from weir.errors import (
     BadChecksum,
     BadRequest,
@@ -63,6 +64,29 @@ def test_pending_entries_count_in_dedupe(ready: Any) -> None:
     confirms = [dict(rig.replies[1])[number] for number in asked]
     assert [(c.offset, c.duplicate) for c in confirms] == [(0, False), (0, True), (1, False)]
     assert confirms[0].stamp == confirms[1].stamp
+
+
+@pytest.mark.parametrize("refusal", [raft.NotReady("handed over"), raft.NotLeader(2)])
+def test_what_raft_does_not_take_stays_in_line_in_order(
+    ready: Any, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    rig, info, grant = ready
+
+    def refuse(*_: object) -> int:
+        raise refusal
+
+    with monkeypatch.context() as patch:
+        patch.setattr(raft.Node, "propose", refuse)
+        asked = [rig.ask(1, rig.batch(info, grant, n, bytes([n]))) for n in range(3)]
+        rig.settle()
+        assert not dict(rig.replies[1]).keys() & set(asked)
+        appender = rig.shard.topics.find(info.addresses[0].group).leading.appender
+        for _ in range(2):
+            assert [pending.record.offset for pending in appender.staged] == [0, 1, 2]
+            appender.cut()
+    rig.tick()
+    rig.settle()
+    assert [dict(rig.replies[1])[number].offset for number in asked] == [0, 1, 2]
 
 
 def test_a_repeat_gets_the_first_answer_and_other_bytes_are_refused(ready: Any) -> None:
