@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from weir.errors import WeirError
+from weir_lab.bench.harness.machine import busy_cpu_seconds
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.sides.side import Side
 
-Shape = Literal["produce", "consume", "both"]
+Shape = Literal["produce", "consume", "both", "singles"]
 
 #: Shares of a core and of the machine from which on it counts as used up.
 _CORE_FULL = 0.88
@@ -35,18 +36,21 @@ class FlowFailed(WeirError):
 
 
 class Cpu(msgspec.Struct, frozen=True):
-    """CPU seconds of the measured time; None where the system does not tell."""
+    """CPU seconds of the measured time; None where the system does not tell. What others used
+    meanwhile is `foreign`.
+    """
 
     server: float | None
     producers: float
     consumer: float
+    foreign: float | None = None
 
 
 class Flow(msgspec.Struct, frozen=True):
     """What came of one flow. `seconds` is that of the shape; all messages were checked after all.
 
-    produce: first send to last confirm. consume: start of the consumer to last receive, of what had
-    been produced before. both: first send to last receive.
+    produce: first send to last confirm; singles: so, too, of lone producers. consume: start of the
+    consumer to last receive, of what had been produced before. both: first send to last receive.
     """
 
     shape: Shape
@@ -61,6 +65,9 @@ class Flow(msgspec.Struct, frozen=True):
     corrupt: int
     cpu_s: Cpu
     bottleneck: str
+    #: Of the server's CPU, for each message; and of the machine, in cores, what others used.
+    server_us: float | None
+    foreign_cores: float | None
     samples: list[tuple[float, int]]
 
     @property
@@ -106,7 +113,7 @@ async def flow(
     """
     await side.prepare(topic)
     sink = Sink(counts, size)
-    async with side.crew(topic, counts, size, deadline_s) as crew:
+    async with side.crew(topic, counts, size, deadline_s, shape == "singles") as crew:
         await crew.ready()
         if shape == "both":
             async with side.consume(topic, size, sink.take) as consuming:
@@ -153,12 +160,16 @@ class _Meter:
 
     def __init__(self, side: Side) -> None:
         self._side = side
+        self._busy = busy_cpu_seconds()
         self._server, self._own = side.cpu_s(), time.process_time()
 
     def read(self, done: Sequence[Done]) -> Cpu:
-        server = self._side.cpu_s()
+        server, busy = self._side.cpu_s(), busy_cpu_seconds()
         used = None if server is None or self._server is None else server - self._server
-        return Cpu(used, sum(one.cpu_s for one in done), time.process_time() - self._own)
+        producers, own = sum(one.cpu_s for one in done), time.process_time() - self._own
+        if used is None or busy is None or self._busy is None:
+            return Cpu(used, producers, own)
+        return Cpu(used, producers, own, max(busy - self._busy - used - producers - own, 0.0))
 
 
 async def _unless(
@@ -201,14 +212,14 @@ def _flow(
 ) -> Flow:
     began, ended = times_ns
     seconds = (ended - began) / 1e9
-    checker = sink.checker
+    checker, messages = sink.checker, sum(counts)
     return Flow(
         shape=shape,
         producers=len(counts),
-        messages=sum(counts),
+        messages=messages,
         size=size,
         seconds=seconds,
-        messages_per_s=sum(counts) / seconds,
+        messages_per_s=messages / seconds,
         lost=checker.lost,
         repeated=checker.repeated,
         reordered=checker.reordered,
@@ -217,6 +228,8 @@ def _flow(
         bottleneck=bottleneck(
             side.one_thread, cpu, seconds, max(one.cpu_s for one in done) if done else 0.0
         ),
+        server_us=None if cpu.server is None else cpu.server / messages * 1e6,
+        foreign_cores=None if cpu.foreign is None else cpu.foreign / seconds,
         samples=[((at - began) / 1e9, count) for at, count in sink.samples if at >= began],
     )
 

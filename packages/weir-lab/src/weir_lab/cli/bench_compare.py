@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from weir_lab.bench.comparison.compare import Comparison
     from weir_lab.bench.spark.rows import Result
 
-SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency", "dormitory")
+SHAPES = (
+    "timeliness", "produce", "consume", "both", "singles", "burst", "latency", "dormitory",
+)  # fmt: skip
 
 
 def compare(
@@ -39,6 +41,7 @@ def compare(
     ] = "redis,nats",
     shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
     producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
+    connections: Annotated[str, typer.Option(help="For shape singles.")] = "1,10,100,1000",
     devices: Annotated[
         str, typer.Option(help="Devices, for shapes burst and dormitory.")
     ] = "1000,8000",
@@ -59,13 +62,16 @@ def compare(
     """Run the same work on weir and on other brokers, started here one after the other.
 
     scripts/install-peers installs them. Each is configured to be durable; the result says which of
-    them sync before they confirm. Kafka and RocketMQ servers are neither Debian packages
-    nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
-    nodes as weir is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
+    them sync before they confirm. Kafka and RocketMQ servers are neither Debian packages nor Python
+    wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three nodes as weir
+    is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
 
     With shapes burst and latency each side has --rest to fill its files first, or less. With
     --turns 5 a moment in which the disk stands still decides nothing; a peer that was twice as bad
     as weir at its first turn has no other.
+
+    Shape singles: each connection awaits the confirm of a message before it publishes the next. A
+    run beside which other programs used more than 0.2 cores is run once more.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -78,8 +84,7 @@ def compare(
         from weir_lab.bench.comparison.compare import compare as run_all
         from weir_lab.bench.harness.runs import record as keep
 
-        woken = shape in ("burst", "dormitory")
-        amounts = several(devices, "devices") if woken else several(producers, "producers")
+        amounts = _amounts(shape, producers, connections, devices)
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
             seconds(deadline), folder, replicas, seconds(rest), turns,
@@ -92,10 +97,7 @@ def compare(
         for row in one.rows:
             keep(record, schema, settings, row, None)
     if plot is not None:
-        from weir_lab.bench.comparison.plot import svg, svg_of_dormitory
-
-        drawn = svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
-        plot.write_text(drawn, encoding="utf-8")
+        plot.write_text(_drawn(result, shape), encoding="utf-8")
     for line in (result.absent, *result.failures):
         say(line)
     finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
@@ -171,6 +173,20 @@ def spark(
     )
 
 
+def _amounts(shape: str, producers: str, connections: str, devices: str) -> list[int]:
+    if shape in ("burst", "dormitory"):
+        return several(devices, "devices")
+    if shape == "singles":
+        return several(connections, "connections")
+    return several(producers, "producers")
+
+
+def _drawn(result: Comparison, shape: str) -> str:
+    from weir_lab.bench.comparison.plot import svg, svg_of_dormitory
+
+    return svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
+
+
 def _shape(text: str) -> Any:
     if text not in SHAPES:
         raise ValueError(f"shape={text}: it must be one of {', '.join(SHAPES)}")
@@ -184,6 +200,9 @@ def _show(result: Comparison) -> None:
     with_shares = result.unit == "s to the last reply"
     if with_shares:
         headings.insert(4, "RECORDED")
+    is_flow = result.unit == "messages/s"
+    if is_flow:
+        headings[4:4] = ["SERVER US", "FOREIGN CORES"]
     is_burst = result.unit == "s to the last confirm"
     if is_burst:
         headings[4:4] = ["MS BEYOND", "CONFIRM P99 MS"]
@@ -198,6 +217,9 @@ def _show(result: Comparison) -> None:
             if with_shares:
                 share = getattr(row.result, "share_recorded", None)
                 cells.insert(4, None if share is None else f"{share:.1%}")
+            if is_flow:
+                told = [getattr(row.result, name, None) for name in ("server_us", "foreign_cores")]
+                cells[4:4] = [None if one is None else f"{one:.2f}" for one in told]
             if is_burst:
                 names = ("beyond_ms", "confirm_p99_ms")
                 cells[4:4] = [getattr(row.result, name, None) for name in names]

@@ -17,6 +17,7 @@ from weir_lab.bench.comparison.compare import Comparison, Settings, compare
 from weir_lab.bench.comparison.plot import svg
 from weir_lab.bench.comparison.round import Round, Row
 from weir_lab.bench.harness.machine import family
+from weir_lab.bench.sides.peers.nats import Nats
 from weir_lab.bench.sides.peers.peers import peer
 from weir_lab.bench.sides.peers.server import NotInstalled, PeerFailed, running_peer
 
@@ -24,6 +25,7 @@ from weir_lab.bench.sides.peers.server import NotInstalled, PeerFailed, running_
 def compared(**settings: object) -> tuple[Comparison, list[str]]:
     said: list[str] = []
     chosen = {"peers": ["redis:always"], "messages_max": 3_000, "deadline_s": 20.0, **settings}
+    chosen.setdefault("foreign_cores_max", 1e9)  # other tests run beside
     return compare(Settings(**{"seconds": 0.1, **chosen}), said.append), said  # type: ignore[arg-type]
 
 
@@ -40,6 +42,29 @@ def test_both_sides_do_the_same_work(shape: str) -> None:
     assert one.times_best == pytest.approx((own.figure or 0) / (other.figure or 0))
     assert other.version == "0.0.1"
     assert len(said) == 2
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_lone_publishers_of_both_sides_are_compared_and_who_is_missing_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Nats, "version", missing)
+    result, said = compared(
+        shape="singles", amounts=[3], peers=["nats", "redis:always"], messages_max=90
+    )
+    (one,) = result.rounds
+    assert result.clean
+    assert said[0] == "nats is left out: install it"
+    assert [row.side for row in one.rows] == ["weir", "redis:always"]
+    for row in one.rows:
+        flow = row.result
+        assert (flow.shape, flow.messages) == ("singles", 90)
+        assert flow.server_us == pytest.approx(flow.cpu_s.server / 90 * 1e6)
+        assert flow.foreign_cores == pytest.approx(flow.cpu_s.foreign / flow.seconds)
+
+
+def missing(self: Nats) -> str:
+    raise NotInstalled("install it")
 
 
 @pytest.mark.usefixtures("fake_redis")

@@ -88,3 +88,21 @@ def test_weirs_own_failure_ends_it() -> None:
     sides = [side("weir", [1, None], order), side("peer", [1, 1, 1], order)]
     with pytest.raises(WeirError, match="weir broke"):
         play(sides, BY_TIME, 4, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "ran", "counts"),
+    [((0.1,), 1, 0.1), ((0.9, 0.1), 2, 0.1), ((0.5, 0.9), 2, 0.5), ((None,), 1, None)],
+)
+def test_a_run_beside_which_others_used_much_is_run_once_more(
+    foreign: Sequence[float | None], ran: int, counts: float | None
+) -> None:
+    left, said = list(foreign), list[str]()
+
+    def run(_: int) -> Ran:
+        return Ran("1", "", SimpleNamespace(clean=True, foreign_cores=left.pop(0)), 1.0)
+
+    rule = Rule(lower_wins=False, another_go=True, turns=1, foreign_cores_max=0.2)
+    one = play([Contender("weir", "", True, run)], rule, 4, said.append)
+    assert (len(said), left) == (ran, [])
+    assert one.rows[0].result.foreign_cores == counts

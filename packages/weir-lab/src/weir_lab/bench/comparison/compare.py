@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from weir_lab.bench import burst, latency
 from weir_lab.bench.comparison.round import Round, Rule, Say, line, play
@@ -34,11 +35,13 @@ from weir_lab.bench.sides.contender import Contender, Ran
 from weir_lab.bench.sides.own import Own, running_own
 from weir_lab.bench.sides.peers.peers import ABSENT, peer, set_of
 from weir_lab.bench.sides.peers.rival import running_rival
-from weir_lab.bench.sides.peers.server import Peer
+from weir_lab.bench.sides.peers.server import NotInstalled, Peer
 from weir_lab.bench.sides.peers.sets import NODES
 from weir_lab.bench.sides.side import Side, topic_name
 
-Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency", "dormitory"]
+Shape = Literal[
+    "timeliness", "produce", "consume", "both", "singles", "burst", "latency", "dormitory"
+]
 #: What locks are compared with that report to weir.
 BEHIND_THE_LOCKS = ("direct", "activemq")
 #: Of these, less is better.
@@ -52,7 +55,9 @@ _PROBE_FACTOR = 8
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What to compare. `amounts` are producers, or devices that report; latency has one run."""
+    """What to compare. `amounts` are producers, those of singles on a connection each that awaits
+    every publish, or devices that report; latency has one run.
+    """
 
     peers: list[str]
     shape: Shape = "timeliness"
@@ -67,6 +72,8 @@ class Settings(msgspec.Struct, frozen=True):
     rest_s: float = 0.0
     #: Runs of each side at an amount, by turns; odd, for the one in the middle counts.
     turns: int = 1
+    #: A run of messages beside which others used more than so many cores is run once more.
+    foreign_cores_max: float = 0.2
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
@@ -138,15 +145,19 @@ def compare(settings: Settings, say: Say) -> Comparison:
     """Run everything; `say` is told each row.
 
     Raises `NotInstalled` before anything is measured if a peer is missing, `ValueError` for
-    settings that make no sense, and what weir's own run raises.
+    settings that make no sense, and what weir's own run raises. Of shape singles a peer that is
+    missing is left out, and that is said.
     """
     settings.check()
+    if settings.shape == "singles":
+        settings = replace(settings, peers=_installed(settings, say))
     amounts = settings.amounts if settings.shape != "latency" else [1]
     with _contenders(settings) as contenders:
         rule = Rule(
             lower_wins=settings.shape in TIMED,
             another_go=settings.shape != "dormitory",
             turns=settings.turns,
+            foreign_cores_max=settings.foreign_cores_max,
         )
         rounds = [play(contenders, rule, amount, say) for amount in amounts]
     synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
@@ -154,6 +165,19 @@ def compare(settings: Settings, say: Say) -> Comparison:
     return Comparison(
         unit_of(settings.shape), min(synced, default=None), min(best, default=None), rounds
     )
+
+
+def _installed(settings: Settings, say: Say) -> list[str]:
+    found = []
+    for label, name in zip(settings.labels, settings.peers, strict=True):
+        try:
+            for one in peer(label):
+                one.version()
+        except NotInstalled as error:
+            say(f"{name} is left out: {error}")
+        else:
+            found.append(name)
+    return found
 
 
 def unit_of(shape: Shape) -> str:
@@ -193,7 +217,7 @@ def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender
 
 
 def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Ran:
-    if settings.shape == "burst":
+    if settings.shape in ("burst", "singles"):
         # Before the broker starts, which inherits the limit.
         allow_connections(amount)
     with running as side:

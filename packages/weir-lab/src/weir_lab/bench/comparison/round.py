@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +20,15 @@ Say = Callable[[str], None]
 
 
 class Rule(NamedTuple):
-    """How sides are compared. `another_go`: a peer that fails is run once more; weir never is."""
+    """How sides are compared. `another_go`: a peer that fails is run once more; weir never is.
+    Each is, beside whose run others used more than `foreign_cores_max` cores.
+    """
 
     lower_wins: bool
     another_go: bool
     #: Odd.
     turns: int
+    foreign_cores_max: float = math.inf
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -86,7 +90,15 @@ def _run(one: Contender, amount: int, rule: Rule, say: Say, own: bool) -> Row:
         # A peer that fails may not win by it, nor may one bad moment of its spoil the rest.
         row = _row(one, amount, own)
         say(f"once more: {line(row)}")
+    if row.clean and (foreign := _foreign(row)) > rule.foreign_cores_max:
+        again = _row(one, amount, own)
+        say(f"once more, for others used {foreign:.2f} cores: {line(again)}")
+        row = again if again.clean and _foreign(again) < foreign else row
     return row
+
+
+def _foreign(row: Row) -> float:
+    return getattr(row.result, "foreign_cores", None) or 0.0
 
 
 def _row(one: Contender, amount: int, own: bool) -> Row:

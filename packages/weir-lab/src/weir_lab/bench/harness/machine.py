@@ -52,6 +52,17 @@ def cpu_seconds(pid: int) -> float | None:
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
+def busy_cpu_seconds() -> float | None:
+    """Return the CPU time that all of this machine has used; None where /proc is not."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return None
+    # Behind the word "cpu": user, nice, system, idle, waiting for disks, interrupts of two kinds.
+    user, nice, system, _, _, hard, soft = map(int, first.split()[1:8])
+    return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+
+
 def families_cpu_seconds(pids: Iterable[int]) -> float | None:
     """Return what `family_cpu_seconds` says of all these processes together."""
     found = [one for one in map(family_cpu_seconds, pids) if one is not None]

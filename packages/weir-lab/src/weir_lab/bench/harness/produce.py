@@ -22,10 +22,14 @@ from weir_lab.bench.harness.payload import Block
 
 #: Long enough for a clear figure, short beside the measurement.
 _REHEARSAL_MESSAGES = 100_000
+#: As the client has it.
+_LINGER = "5ms"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Who sends how much: `shares` holds (producer, messages, partition) each."""
+    """Who sends how much: `shares` holds (producer, messages, partition) each. Producers that are
+    `lone` publish message by message, and await each before the next.
+    """
 
     url: str
     topic: str
@@ -35,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
     window: int
     timeout_s: float
     connect_timeout_s: float = 30.0
+    lone: bool = False
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -75,13 +80,14 @@ async def produce(plan: Plan, orders: Orders) -> Done:
         producers = await asyncio.gather(*opening)
         report(Ready(made_per_s))
         await orders.get()
+        send = _send_each if plan.lone else _send
         cpu = time.process_time()
         tally.first_send_ns = time.monotonic_ns()
         try:
             async with asyncio.timeout(plan.timeout_s):
                 await asyncio.gather(
                     *(
-                        _send(producer, block, number, messages)
+                        send(producer, block, number, messages)
                         for producer, (number, messages, _) in zip(
                             producers, plan.shares, strict=True
                         )
@@ -104,6 +110,7 @@ async def _opened(stack: AsyncExitStack, plan: Plan, tally: Tally, partition: in
         plan.topic,
         # A chunk is a batch: nothing is cut, nothing lingers.
         batch_bytes=MIB,
+        linger=0 if plan.lone else _LINGER,
         window=plan.window,
         partition=partition,
         on_confirm=tally.confirm,
@@ -116,6 +123,12 @@ async def _send(producer: Producer, block: Block, number: int, messages: int) ->
         count = min(block.count_max, messages - first)
         await producer.send_many(block.values_of(number, first, count))
     await producer.flush()
+
+
+async def _send_each(producer: Producer, block: Block, number: int, messages: int) -> None:
+    for first in range(messages):
+        (value,) = block.values_of(number, first, 1)
+        await producer.publish(value)
 
 
 def rehearse(make: Callable[[int, int, int], object], chunk: int) -> float:

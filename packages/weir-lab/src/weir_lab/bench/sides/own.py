@@ -95,8 +95,10 @@ class Own:
             ports = {node: port for node, _, port in client.welcome.nodes}
             self.port = ports.get(address.node, self.port)
 
-    def crew(self, topic: str, counts: Sequence[int], size: int, timeout_s: float) -> Crew[Done]:
-        """Return producer processes: one producer for each count."""
+    def crew(
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float, lone: bool = False
+    ) -> Crew[Done]:  # fmt: skip
+        """Return producer processes: one producer for each count, which are `lone` or not."""
         shares = [(producer, messages, 0) for producer, messages in enumerate(counts)]
         processes = min(PROCESSES_MAX, len(counts))
         return Producers(
@@ -106,9 +108,10 @@ class Own:
                     topic,
                     shares[number::processes],
                     size,
-                    chunk_of(size),
-                    window_of(len(counts)),
+                    1 if lone else chunk_of(size),
+                    1 if lone else window_of(len(counts)),
                     timeout_s,
+                    lone=lone,
                 )
                 for number in range(processes)
             ]

@@ -56,9 +56,11 @@ class Side(Protocol):
         """Make an empty topic."""
 
     def crew(
-        self, topic: str, counts: Sequence[int], size: int, timeout_s: float
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float, lone: bool = False
     ) -> Crew[Done]:  # fmt: skip
-        """Return producer processes: one producer for each count."""
+        """Return producer processes: one producer for each count, on a connection of its own. Those
+        that are `lone` send message by message, and await each before the next.
+        """
 
     def consume(self, topic: str, size: int, take: Take) -> AbstractAsyncContextManager[Consuming]:
         """Return a consumer that hands to `take` all there is from the beginning on."""

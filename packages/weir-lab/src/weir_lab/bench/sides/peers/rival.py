@@ -58,8 +58,10 @@ class Rival:
         """Make an empty topic."""
         await asyncio.get_running_loop().run_in_executor(None, self._peer.prepare, topic)
 
-    def crew(self, topic: str, counts: Sequence[int], size: int, timeout_s: float) -> Crew[Done]:
-        """Return producer processes: one producer for each count."""
+    def crew(
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float, lone: bool = False
+    ) -> Crew[Done]:  # fmt: skip
+        """Return producer processes: one producer for each count, which are `lone` or not."""
         shares = [*enumerate(counts)]
         window = max(_WINDOW_MIN, min(_WINDOW_MAX, _UNDER_WAY // len(counts)))
         processes = min(PROCESSES_MAX, len(counts))
@@ -70,8 +72,8 @@ class Rival:
                 topic,
                 shares[number::processes],
                 size,
-                chunk_of(size),
-                window,
+                1 if lone else chunk_of(size),
+                1 if lone else window,
                 timeout_s,
             )
             for number in range(processes)
