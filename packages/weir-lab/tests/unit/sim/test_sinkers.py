@@ -17,7 +17,7 @@ SUNK = replace(NODE_SINKS, retentions=(0,), rots=(0,), takers=(0,))
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = Run(7, SUNK)
+    run = Run(9, SUNK)
     run.play()
     return run.history
 
@@ -42,6 +42,13 @@ def test_all_that_is_published_is_there_at_one_stamp_in_many_batches(played: His
         if before.stamp == after.stamp
     ]
     assert len(repeats) > 20
+
+
+def test_no_message_gets_a_stamp_that_an_attempt_was_barred_at() -> None:
+    """A clock behind a barred attempt gave its stamp once more, below a barrier that was told."""
+    run = Run(7, SUNK)
+    run.play()
+    assert violations(run.history) == []
 
 
 def test_of_attempts_at_one_batch_one_is_published(played: History) -> None:

@@ -379,6 +379,9 @@ def apply_control(
         ):
             participant = leading.participant if leading is not None else None
             apply_scattering(index, record, state, participant)
+            if leading is not None:
+                # An attempt of a sink that is barred was one below its stamp for the clock so far.
+                leading.appender.clock.raise_to(state.last_stamp)
         case _:
             raise Halted(f"a {type(record).__name__} does not belong into a partition")
 

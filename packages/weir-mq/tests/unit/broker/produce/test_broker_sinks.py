@@ -324,3 +324,14 @@ def test_an_aborted_publication_is_granted_to_nobody(wide: Sink) -> None:
     assert len(reply.runs) == 2, "messages on both sides of it are granted"
     batches = opened(m.Fetched(reply.address, 0, 0, 0, reply.batches), wide.group(0))
     assert not any(batch.header.columns & Columns.PUBLICATION for batch in batches)
+
+
+def test_no_message_gets_the_stamp_of_an_attempt_that_was_barred(wide: Sink) -> None:
+    grant = wide.rig.answer(1, m.OpenProducer())
+    # Partition 0 remembers the query, and nothing else of it; partition 1 refuses its part.
+    lie = wide.publication(0, {1: [StagedRun(99, 1, 1, 5)]})
+    assert isinstance(refused(wide.ask(lie)), StagedRunGone)
+    state = wide.rig.shard.topics.partition(wide.group(0))[1].state
+    barred = state.last_stamp
+    wide.rig.time.wall -= 900  # the clock was set back since
+    assert wide.rig.answer(1, wide.rig.batch(wide.info, grant, 0, b"x")).stamp > barred
