@@ -257,6 +257,12 @@ class Requests:
             self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
             return
+        stale = self._trunks.cutoff.why_stale()
+        if stale is not None and session.principal == ANONYMOUS and not session.greeted:
+            # The set watched when its last news came here, and may be closed by now.
+            self._outbox.refuse(caller, stale)
+            self._outbox.put(Hangup(session.id, str(stale)))
+            return
         me = self._identity
         if request.system not in (0, me.system):
             raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)

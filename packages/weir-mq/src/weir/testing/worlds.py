@@ -19,7 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.app.app import App
-from weir.broker.api.settings import Replication, ShardSettings
+from weir.broker.api.settings import CUTOFF_MS, STALE_MS, Replication, ShardSettings
 from weir.client.client import Connecting, connect
 from weir.model.limits import KIB, MIB
 from weir.storage.segment_files import Settings
@@ -225,8 +225,16 @@ def world(seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> W
 class World:
     """Nodes, processes and their faults. A world runs once; `weir.testing.world` makes one."""
 
-    def __init__(self, seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> None:
-        """Be ready to `run`. See `weir.testing.world` for what is to be given."""
+    def __init__(
+        self,
+        seed: int,
+        nodes: int = 3,
+        faults: bool | tuple[str, ...] = True,
+        without_news_ms: tuple[int, int] = (STALE_MS, CUTOFF_MS),
+    ) -> None:
+        """Be ready to `run`. See `weir.testing.world` for what is to be given. A shard without
+        news of the registry is stale, and then cut off, after `without_news_ms`.
+        """
         if not 1 <= nodes <= _NODES_MAX:
             raise ValueError(f"nodes={nodes}: give 1 to {_NODES_MAX}")
         self.seed = seed
@@ -236,7 +244,7 @@ class World:
         self.replay = ""
         self._settings = f"seed={seed}, nodes={nodes}" + ("" if faults is True else f", {faults=}")
         self._virtual = virtual = VirtualTime(seed)
-        self._brokers = BrokerSet(virtual, _machine(virtual), nodes)
+        self._brokers = BrokerSet(virtual, _machine(virtual, *without_news_ms), nodes)
         self._database = Database(virtual)
         url = "weir://" + ",".join(f"node{node}:{PORT}" for node in self._brokers.hosts)
         self._around = Surroundings(virtual, self._brokers, self._database, url, _CHUNK_BYTES)
@@ -394,7 +402,7 @@ def _are_ready(brokers: BrokerSet) -> bool:
     return all(host.running and all(one.ready for one in host.running) for host in brokers.all)
 
 
-def _machine(virtual: VirtualTime) -> Machine:
+def _machine(virtual: VirtualTime, stale_ms: int, cutoff_ms: int) -> Machine:
     """Draw what nodes are like: as in production, but with small segments and few logs."""
     dice = virtual.dice
     logs, flush = dice.choice((1, 1, 2)), dice.choice(_FLUSHES)
@@ -406,6 +414,8 @@ def _machine(virtual: VirtualTime) -> Machine:
         replication=Replication(append_bytes_max=dice.choice((16 * KIB, MIB))),
         random=dice.random,
         secret_bytes=dice.randbytes,
+        stale_ms=stale_ms,
+        cutoff_ms=cutoff_ms,
     )
     return Machine(log, shard, flush, logs, ports=True)
 
@@ -499,6 +509,20 @@ class Faults:
                 if other not in nodes:
                     net.close(node, other)
                     net.close(other, node)
+
+    def divide(self, *nodes: int) -> None:
+        """Cut nodes off from the others, and with them every second process of the application: on
+        both sides there are nodes and clients.
+        """
+        for node in nodes:
+            self._host(node)
+        here = (*nodes, _SITES[1])
+        net = self._brokers.net
+        for one in here:
+            for other in (*self._brokers.hosts, _SITES[0]):
+                if other not in here:
+                    net.close(one, other)
+                    net.close(other, one)
 
     def slow(self, node: int, times: int) -> None:
         """Let all that goes to and from a node take so many times as long."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -81,13 +81,12 @@ def test_sessions_go_on_without_news_until_the_cut_off_and_then_end(node: Any, m
         waits = node.ask(AWAY, m.Fetch(address, 0, 1, wait_ms=60_000), 5)
     guest = node.ask(2, m.Fetch(mine, 0, 1, wait_ms=60_000), 5)
     one.pass_ms(10_000)
-    assert one.has(AWAY) == (mode == "watch")
+    assert not one.has(AWAY)
     assert node.reply(2, guest, 5) is None, "the shard that let it in has news"
-    if mode == "closed":
-        refused = node.reply(AWAY, waits, 5)
-        assert (refused.code, "600 s" in refused.message) == (Unavailable.code, True)
-        assert 5 in node.all[AWAY].hung_up
-        one.pass_ms(2_000)
+    refused = node.reply(AWAY, waits, 5)
+    assert (refused.code, "600 s" in refused.message) == (Unavailable.code, True)
+    assert 5 in node.all[AWAY].hung_up
+    one.pass_ms(2_000)
     assert one.has(0)
     assert one.has(2), "others have news"
     assert node.answer(2, m.Fetch(mine, 0, 1), 5).batches == (), "its partition goes on for others"
@@ -117,7 +116,27 @@ def test_a_change_that_reaches_all_names_no_time_nor_does_one_that_closes_the_se
     one.pass_ms(REACHED_WITHIN_MS + 1_000)
     changed = node.reply(0, number, 2)
     assert changed.unreached == [(1, AWAY)]
-    assert changed.stops_by_ms == 0, "there it is open, as far as is known"
+    assert changed.stops_by_ms == 0, "nobody knows whether it has heard that the set watches"
+
+
+@pytest.mark.parametrize("mode", ["open", "watch"])
+def test_a_shard_without_news_lets_no_stranger_into_a_set_that_watches(
+    node: Any, mode: Literal["open", "watch"]
+) -> None:
+    one = Set(node, "watch")
+    if mode == "open":
+        assert node.answer(0, w.SetAccessMode("open"), 2).unreached == []
+    node.cut(REGISTRY, AWAY)
+    one.pass_ms(STALE_MS + 6_000)
+    away = node.all[AWAY]
+    away.handle(ev.Opened(7))
+    answer = node.answer(AWAY, m.Hello("x"), 7)
+    if mode == "open":
+        assert isinstance(answer, m.Welcome)
+    else:
+        assert (answer.code, "no news" in answer.message) == (Unavailable.code, True)
+        assert 7 in away.hung_up
+        assert isinstance(node.answer(AWAY, m.Hello("x"), 5), m.Welcome), "it was let in before"
 
 
 def test_news_that_come_back_let_everything_go_on(node: Any) -> None:

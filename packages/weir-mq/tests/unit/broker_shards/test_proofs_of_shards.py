@@ -361,3 +361,25 @@ def test_the_answer_is_awaited_while_a_shard_has_not_heard_of_it(placed: Any) ->
     node.settle()
     assert SESSION in landing.hung_up
     assert node.reply(0, number).unreached == []
+
+
+@pytest.mark.parametrize("mode", ["open", "watch"])
+def test_a_shard_without_news_lets_no_other_hub_into_a_set_that_watches(
+    node: Any, mode: str
+) -> None:
+    """The set may be closed by now, and a hub without a fleet be nobody."""
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    for one in node.all:
+        set_mode(catalog_of(one.shard).access, mode)
+    landing = node.all[info.addresses[0].shard]
+    (reply,) = heard(node, landing, d.hello(HUB, 1, "locks"))
+    assert reply.code == 0
+    node.cut(0, landing.number)
+    node.clock.monotonic += 30_000
+    landing.handle(ev.Ticked())
+    confirmed = heard(node, landing, d.publish(1, b"open", 0))
+    assert [reply.code for reply in confirmed] == [0], "one that is there goes on"
+    landing.handle(ev.Closed(SESSION))
+    del landing.raw[SESSION]
+    (reply,) = heard(node, landing, d.hello(HUB, 2, "locks"))
+    assert reply.code == (Unavailable.code if mode == "watch" else 0)

@@ -1,8 +1,9 @@
 """Authorized: nobody is served what was taken from them, once the administrator has the answer.
 
 What users do is recorded with the moment at which it began. A loss counts from the answer to the
-administrator that named no shard as not reached; one whose answer named some counts from `settled`,
-long after the last fault. What was given back is not judged from the moment at which that began.
+administrator that named no shard as not reached; one whose answer named some counts from the time
+by which it said that these stop, or from `settled`, long after the last fault. What was given back
+is not judged from the moment at which that began.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class Account:
     #: From when on it may do nothing; and from when on it may again.
     lost_at: float | None = None
     regained_at: float | None = None
-    #: Whether it was taken away, and some shards did not say that they know.
+    #: Whether it was taken away, and some shards did not say that they know; and by when these
+    #: stop at the latest, if that was said.
     is_unsure: bool = False
+    stops_by: float | None = None
     #: How often it was served, and when it was last.
     served: int = 0
     last: float = 0.0
@@ -52,6 +55,8 @@ class AccessHistory:
     #: How many operations were served, and how many losses were answered in full.
     served: int = 0
     losses: int = 0
+    #: How many losses were answered with the time by which shards stop that were not reached.
+    bounded: int = 0
 
     def serve(self, account: Account, what: str, began: float, now: float) -> None:
         """An account was served now something that began, or was published, at `began`."""
@@ -59,14 +64,15 @@ class AccessHistory:
         account.served += 1
         account.last = max(account.last, began)
         regained = account.regained_at
-        if account.lost_at is None or began <= account.lost_at:
+        lost_at = account.lost_at if account.lost_at is not None else account.stops_by
+        if lost_at is None or began <= lost_at:
             return
         if regained is not None and now >= regained:
             return
         who = account.name or "nobody"
         self.found.append((
             "Authorized",
-            f"{who} did {what} of {began:.6f} at {now:.6f}, and lost that at {account.lost_at:.6f}",
+            f"{who} did {what} of {began:.6f} at {now:.6f}, and lost that at {lost_at:.6f}",
         ))  # fmt: skip
 
     def refuse(self, account: Account, error: Exception, now: float) -> None:
@@ -75,13 +81,18 @@ class AccessHistory:
             return
         self.found.append(("Authorized", f"{account.name} was refused at {now:.6f}: {error}"))
 
-    def lose(self, account: Account, now: float, reached_all: bool) -> None:
-        """Something was taken from an account, and the answer is here."""
+    def lose(
+        self, account: Account, now: float, reached_all: bool, stops_by: float | None = None
+    ) -> None:
+        """Something was taken from an account, and the answer is here; it may say by when shards
+        stop that were not reached.
+        """
         if reached_all:
             account.lost_at = now
             self.losses += 1
         else:
-            account.is_unsure = True
+            account.is_unsure, account.stops_by = True, stops_by
+            self.bounded += stops_by is not None
 
     def settle(self, now: float) -> None:
         """All shards have long heard of everything: what nobody was sure of is lost by now."""

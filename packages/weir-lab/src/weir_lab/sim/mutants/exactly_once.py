@@ -29,10 +29,12 @@ from weir.model.batch import Header
 from weir.model.columns import StagedRun, boot_of
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.scenarios.cut_off_shards import play_cut_off_shards
 from weir_lab.sim.scenarios.revocations import play_revocations
 from weir_lab.sim.shape import NODE_READS, NODE_REPLACED, SET, SET_READS, SET_REPLACED, Shape
 
 _ROUTER = "weir.broker.router"
+_CUTOFF = "weir.broker.metadata.security.cutoff"
 _LISTING = "weir.broker.listing"
 _SESSION = "weir.broker.runtime.session"
 
@@ -307,3 +309,23 @@ def decisions_outlive_changes(patch: Patch) -> None:
 def lists_have_what_is_not_there_for_one(patch: Patch) -> None:
     """A list leaves out what its reader may not have described."""
     patch.source(_LISTING, "if not self._authorizer.may_describe(session, topic):", "if False:")
+
+
+@mutant(seed=1, breaks={"Authorized"}, play=play_cut_off_shards)
+def sessions_outlive_the_cut_off(patch: Patch) -> None:
+    """A shard without news ends the sessions that it let in (ADR 0095)."""
+    patch.source(
+        _CUTOFF, "return self._time.monotonic_ms() - since_ms >= self._cutoff_ms", "return False"
+    )
+
+
+@mutant(seed=6, breaks={"Authorized"}, play=play_cut_off_shards)
+def a_set_that_watches_has_no_cut_off(patch: Patch) -> None:
+    """A set that watches has the cut-off of a closed one (ADR 0106)."""
+    patch.source(
+        _CUTOFF,
+        "return self._time.monotonic_ms() - since_ms >= self._cutoff_ms",
+        'return self._catalog.access.mode == "closed" and (\n'
+        "            self._time.monotonic_ms() - since_ms >= self._cutoff_ms\n"
+        "        )",
+    )

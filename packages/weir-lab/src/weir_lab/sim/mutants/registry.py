@@ -20,6 +20,7 @@ from weir_lab.sim.mutants import (
 )
 from weir_lab.sim.mutants.planting import Mutant, all_in
 from weir_lab.sim.outcome import Outcome
+from weir_lab.sim.scenarios.cut_off_shards import play_cut_off_shards
 from weir_lab.sim.scenarios.revocations import play_revocations
 
 _WRITTEN: tuple[Mutant, ...] = tuple(
@@ -40,10 +41,12 @@ _WRITTEN: tuple[Mutant, ...] = tuple(
     for mutant in all_in(vars(module))
 )
 
+_OF_USERS = play_revocations, play_cut_off_shards
+
 #: Of access: tests of their own play a few worlds each, for a world of users takes seconds.
-ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play is play_revocations)
+ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play in _OF_USERS)
 #: All others.
-MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play is not play_revocations)
+MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play not in _OF_USERS)
 
 #: Those with which a seed is kept.
 KEPT: tuple[Mutant, ...] = tuple(mutant for mutant in MUTANTS if mutant.is_kept)

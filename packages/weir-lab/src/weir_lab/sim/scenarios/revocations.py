@@ -26,6 +26,7 @@ from weir.errors import (
     WeirError,
 )
 from weir.model.limits import FORMAT_LEVEL_ACCESS
+from weir.testing.simulator.world import EPOCH_MS
 from weir.testing.worlds import World, world
 from weir_lab.sim.checkers.authorized import AccessHistory, Account
 from weir_lab.sim.outcome import CRASH, Outcome
@@ -46,12 +47,8 @@ _SETTLED = 6.0
 _SERVED = 4.0
 _WITHIN = 400.0
 _PAUSE = (0.02, 0.4)
-#: How long a user waits for one answer.
-_PATIENCE = 4.0
 #: So many users there are, of whom the first ones keep what they have; strangers come behind.
 _USERS, _KEPT = 6, 3
-#: The others by number; who waits for messages more often, for that is what outlives a right.
-_CHANGED = (3, 4, 4, 5)
 _RIGHTS = {
     "write": AccessRule(("publish",), "topic", _TOPIC),
     "read": AccessRule(("read",), "topic", _TOPIC),
@@ -70,9 +67,20 @@ R = TypeVar("R")
 class Realm:
     """One world: its users, and what became of what they tried."""
 
-    def __init__(self, seed: int) -> None:
-        """Draw nothing yet but the world."""
-        self.world = world(seed, nodes=_NODES, faults=_FAULTS)
+    #: Whose password is guessed all the time, and how many of the kinds of changes happen.
+    guessed, changes = "root", len(_CHANGES)
+    #: How long a user waits for one answer, or reads on.
+    patience = 4.0
+    #: Whether the seed breaks nodes, connections and users.
+    is_stormy = True
+    #: Who loses something, by number: readers more often, for their waits may outlive a right.
+    changed: tuple[int, ...] = (3, 4, 4, 5)
+    #: How often a user does something by one connection: the least, and one more than the most.
+    stays = 1, 40
+
+    def __init__(self, seed: int, surroundings: World | None = None) -> None:
+        """Draw nothing yet but the world, or take one that is drawn."""
+        self.world = surroundings or world(seed, nodes=_NODES, faults=_FAULTS)
         self.history = AccessHistory()
         self._dice = random.Random(f"revocations {seed}")
         #: What each process is by now, by its number: it changes when there is a namesake.
@@ -111,21 +119,28 @@ class Realm:
         url, password = self.world.url, None
         if account.name:
             url, password = url.replace("//", f"//{account.name}@"), account.password
-        async with asyncio.timeout(_PATIENCE * 4), connect(url, password=password) as w:
-            for _ in range(self._dice.randrange(1, 40)):
+        async with (
+            asyncio.timeout(self.patience * self.stays[1] / 10),
+            connect(url, password=password) as w,
+        ):
+            for _ in range(self._dice.randrange(*self.stays)):
                 if self._is_over or self._slots[slot] is not account:
                     if account.is_right:
                         return
                     if self._dice.random() < 0.3:
                         return  # the old one tries a few times more
-                await self._do(w, account)
+                await self._try(w, account)
                 await self._pause()
+
+    async def _try(self, w: Client, account: Account) -> None:
+        """Do something once; what it raises ends the connection."""
+        await self._do(w, account)
 
     async def _do(self, w: Client, account: Account) -> None:
         """Do once what an account is there for; strangers draw what they try."""
         work = account.work or self._dice.choice(("write", "read", "consume", "list", "scatter"))
         began = self.world.time
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(self.patience):
             if work == "write":
                 await w.publish(_TOPIC, b"%.6f" % began)
                 self._served(account, work, began)
@@ -167,22 +182,27 @@ class Realm:
 
     # -- administration ------------------------------------------------------------------------
 
+    async def _pass(self, w: Client, kind: str) -> None:
+        """Let a while pass, and then something change."""
+        await asyncio.sleep(self._dice.uniform(*_BETWEEN))
+        await self._change(w, kind)
+
     async def _scenario(self, surroundings: World) -> None:
         surroundings.faults.stop()
         async with surroundings.connect() as w:
             while (await _until(w.nodes.raise_level)).level < FORMAT_LEVEL_ACCESS:
                 await asyncio.sleep(0.1)  # not all nodes have said yet what they run
             for topic in (_TOPIC, _OTHER):
-                await _until(lambda topic=topic: w.create_topic(topic, partitions=2))  # type: ignore[misc]
+                await _until(lambda topic=topic: self._create_topic(w, topic))  # type: ignore[misc]
             await _until(lambda: w.access.create_user("root", "pw", ["admin"]))
         root = connect(surroundings.url.replace("//", "//root@"), password="pw")
         async with root as w:
             await self._begin(w)
-            surroundings.faults.start()
+            if self.is_stormy:
+                surroundings.faults.start()
             teller = asyncio.ensure_future(self._tell(w))
-            for kind in self._dice.sample(_CHANGES, len(_CHANGES)):
-                await asyncio.sleep(self._dice.uniform(*_BETWEEN))
-                await self._change(w, kind)
+            for kind in self._dice.sample(_CHANGES, self.changes):
+                await self._pass(w, kind)
             surroundings.heal()
             await asyncio.sleep(_SETTLED)
             self.history.settle(surroundings.time)
@@ -201,7 +221,7 @@ class Realm:
             self._slots.append(await self._create(w, f"u{slot}", work))
             self._slots[-1].is_kept = slot < _KEPT
         stranger = Account("near", "pw", "", is_stranger=True)
-        guesser = Account("root", "password", "", is_stranger=True)
+        guesser = Account(self.guessed, "password", "", is_stranger=True)
         await _until(lambda: w.access.create_user("near", "pw", ["near"]))
         strangers = [stranger, guesser, Account("", "", "", is_stranger=True)]
         self._slots += strangers
@@ -212,6 +232,9 @@ class Realm:
         changed = await _until(lambda: w.access.set_mode("closed"))
         for one in self._slots[_USERS:]:
             self.history.lose(one, self.world.time, not changed.unreached)
+
+    async def _create_topic(self, w: Client, topic: str) -> None:
+        await w.create_topic(topic, partitions=2)
 
     async def _create(self, w: Client, name: str, work: str) -> Account:
         """Let there be a user with a password that is new."""
@@ -232,7 +255,7 @@ class Realm:
         """Take something away from a user who is not kept, and give another one of its name that,
         or give it back.
         """
-        slot = self._dice.choice(_CHANGED)
+        slot = self._dice.choice(self.changed)
         account = self._slots[slot]
         name, work = account.name, account.work
         if kind == "revoke":
@@ -273,16 +296,25 @@ class Realm:
         """Open the set to everybody for a while."""
         for one in self._slots[_USERS:]:
             one.regained_at = self.world.time
-        await _until(lambda: w.access.set_mode("watch"))
-        await asyncio.sleep(self._dice.uniform(*_BETWEEN))
+        watched = await _until(lambda: w.access.set_mode("watch"))
+        await self._watch()
         changed = await _until(lambda: w.access.set_mode("closed"))
         for one in self._slots[_USERS:]:
             one.regained_at, one.lost_at, one.is_unsure = None, None, False
-            self.history.lose(one, self.world.time, not changed.unreached)
+            self._closed(one, changed, not watched.unreached)
+
+    async def _watch(self) -> None:
+        """Let a while pass in which everybody may do everything."""
+        await asyncio.sleep(self._dice.uniform(*_BETWEEN))
+
+    def _closed(self, stranger: Account, changed: AccessChange, all_watched: bool) -> None:
+        """The set was closed for a stranger, and `all_watched` before."""
+        self.history.lose(stranger, self.world.time, not changed.unreached)
 
     def _lost(self, account: Account, changed: AccessChange) -> None:
         account.regained_at = None
-        self.history.lose(account, self.world.time, not changed.unreached)
+        stops_by = changed.stops_by_ms / 1_000 - EPOCH_MS / 1_000 if changed.stops_by_ms else None
+        self.history.lose(account, self.world.time, not changed.unreached, stops_by)
 
     async def _tell(self, w: Client) -> None:
         """Publish without pause: what readers get must be of before they lost their right."""

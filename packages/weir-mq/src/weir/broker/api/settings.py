@@ -117,6 +117,8 @@ class Replication:
 
 
 REPLICATION_DEFAULT = Replication()
+#: After how long a shard without news of the registry is stale, and cut off.
+STALE_MS, CUTOFF_MS = STALE_SECONDS_DEFAULT * 1_000, CUTOFF_SECONDS_DEFAULT * 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +146,5 @@ class ShardSettings:
     device_in_hand: int = DEVICE_IN_HAND_DEFAULT
     #: After so long without news of the metadata nobody is let in, and nothing begins, in a closed
     #: set; and then the sessions end that were let in.
-    stale_ms: int = STALE_SECONDS_DEFAULT * 1_000
-    cutoff_ms: int = CUTOFF_SECONDS_DEFAULT * 1_000
+    stale_ms: int = STALE_MS
+    cutoff_ms: int = CUTOFF_MS

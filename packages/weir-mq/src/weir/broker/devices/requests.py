@@ -285,6 +285,8 @@ class Devices:
             return self._proofs.challenge(session, request)
         if session.proven is not None and not session.passed:
             session.principal = ANONYMOUS  # it was a hub of a fleet before
+        if session.principal == ANONYMOUS and session.device is None and not session.passed:
+            self._trunks.cutoff.check()  # the set may be closed by now
         is_passed_on = self._seat(session, request, request)
         session.proven = None
         return is_passed_on

@@ -1,9 +1,9 @@
 """What a shard may still do that has had no news of the metadata for long.
 
-Somebody may have been revoked meanwhile. After `stale_ms` a shard of a closed set lets nobody in
-and begins nothing new; after `cutoff_ms` it ends the sessions that it let in. Partitions go on:
-their own majorities decide, and sessions that other shards let in are answered for by those. In a
-set that is not closed nothing can be taken away, so there is nothing to be late with.
+Somebody may have been revoked meanwhile, or the set been closed. After `stale_ms` a shard of a set
+that is closed or watches lets nobody in and begins nothing new; after `cutoff_ms` it ends the
+sessions that it let in. Partitions go on: their own majorities decide, and sessions that other
+shards let in are answered for by those. An open set has no such limits (ADR 0095, 0106).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cutoff:
     @property
     def is_stale(self) -> bool:
         """Whether nobody may be let in, and nothing may begin, until there is news."""
-        if self._catalog.access.mode != "closed":
+        if self._catalog.access.mode == "open":
             return False
         heard_ms = self._news.heard_ms
         return heard_ms < 0 or self._time.monotonic_ms() - heard_ms >= self._stale_ms
@@ -56,7 +56,7 @@ class Cutoff:
     @property
     def is_over(self) -> bool:
         """Whether sessions that were let in must end, for there was no news for so long."""
-        if self._catalog.access.mode != "closed":
+        if self._catalog.access.mode == "open":
             return False
         since_ms = max(self._news.heard_ms, self._started_ms)
         return self._time.monotonic_ms() - since_ms >= self._cutoff_ms

@@ -44,8 +44,16 @@ def test_a_shard_that_just_started_lets_nobody_in_until_it_has_heard_something()
     assert one.why_stale() is None
 
 
-@pytest.mark.parametrize("mode", ["open", "watch"])
-def test_in_a_set_that_is_not_closed_nothing_is_late(mode: str) -> None:
-    one, _, time = cutoff(mode)
+@pytest.mark.parametrize("mode", ["closed", "watch"])
+def test_a_set_that_watches_keeps_to_the_times_of_a_closed_one(mode: str) -> None:
+    one, _, time = cutoff(mode, heard_ms=0)
+    time.monotonic += 30_000
+    assert (one.is_stale, one.is_over) == (True, False)
+    time.monotonic += 570_000
+    assert one.is_over
+
+
+def test_in_an_open_set_nothing_is_late() -> None:
+    one, _, time = cutoff("open")
     time.monotonic += 10_000_000
     assert (one.is_stale, one.is_over, one.why_stale()) == (False, False, None)
