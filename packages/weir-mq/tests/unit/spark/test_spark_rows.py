@@ -37,7 +37,7 @@ class Broker:
         #: By the offset that is asked for: what is deleted just before.
         self.deleted: dict[int, int] = {}
 
-    def fetch(self, address: Address, offset: int, max_bytes: int) -> Fetched:
+    def fetch(self, address: Address, offset: int, max_bytes: int, *_: object) -> Fetched:
         self.start = max(self.start, self.deleted.pop(offset, 0))
         if not self.start <= offset <= self.end:
             nearest = min(max(offset, self.start), self.end)
