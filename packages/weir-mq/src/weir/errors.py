@@ -470,6 +470,14 @@ class QuotaExceeded(Refused):
     code = 70
 
 
+class TopologyChanged(Refused):
+    """Another topology was applied meanwhile: `detail` is its version. Nothing was changed: look at
+    the difference from that one, then apply it again.
+    """
+
+    code = 80
+
+
 class BatchPublished(Refused):
     """The query has published this batch, or a later one, in this topic already: `detail` is the
     number of the last one. Nothing was published again.

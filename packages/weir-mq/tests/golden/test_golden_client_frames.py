@@ -12,7 +12,17 @@ import pytest
 from weir.model.ids import Address
 from weir.model.topic import Mode
 from weir.protocol import device as device
-from weir.protocol.client import access, admin, fleets, nodes, quotas, schemas, sinks, tokens
+from weir.protocol.client import (
+    access,
+    admin,
+    fleets,
+    nodes,
+    quotas,
+    schemas,
+    sinks,
+    tokens,
+    topology,
+)
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import (
     ClientStream,
@@ -53,7 +63,7 @@ def along(case: dict[str, Any], frame: bytes) -> list[tuple[str, str]]:
 
 
 def message(case: dict[str, Any]) -> Any:
-    rooms = (m, admin, nodes, schemas, sinks, access, fleets, quotas, tokens)
+    rooms = (m, admin, nodes, schemas, sinks, access, fleets, quotas, tokens, topology)
     room = next(one for one in rooms if hasattr(one, case["kind"]))
     kind, fields = getattr(room, case["kind"]), list(case["message"])
     if issubclass(kind, m.Control | m.ControlRequest):

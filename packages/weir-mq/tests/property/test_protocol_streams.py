@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigs import quotas
+from rigs import quotas, topologies
 from weir.access.credentials import ScramVerifier
 from weir.access.signatures import Algorithm, PublicKey
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
@@ -210,6 +210,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     f.UseDevice: st.builds(f.UseDevice, DEVICE_HUB, st.integers(1, 0xFFFFFF)),
     f.DescribeDevice: st.builds(f.DescribeDevice, DEVICE_HUB),
     **quotas.REQUESTS,
+    **topologies.REQUESTS,
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
@@ -340,6 +341,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         ),
     ),
     **quotas.REPLIES,
+    **topologies.REPLIES,
     w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
     w.AccessInfo: (
         opcode_of(w.DescribeAccess),

@@ -12,6 +12,7 @@ import pytest
 from weir_lab.planted.access import OF_DEVICES, OF_LOGINS, OF_QUOTAS, OF_RULES, OF_TOKENS
 from weir_lab.planted.bug import Bug
 from weir_lab.planted.run import BUGS, Result
+from weir_lab.planted.sets import BUGS as OF_SETS
 from weir_lab.planted.tags import OF_TAGS
 from weir_lab.sim.mutants.source import PlantingRefused
 
@@ -40,6 +41,7 @@ def test_there_are_enough_of_each_kind() -> None:
     for kind in (OF_LOGINS, OF_TOKENS, OF_RULES, OF_DEVICES, OF_TAGS):
         assert len(kind) >= 5
     assert OF_QUOTAS
+    assert OF_SETS
 
 
 def test_a_test_that_cannot_fail_catches_nothing(

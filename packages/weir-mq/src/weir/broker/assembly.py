@@ -255,11 +255,10 @@ def _services(
         topics.catalog, registry.administration.access.committed, forwarder, outbox, time,
         identity.node, layout.shards, settings.cutoff_ms,
     )  # fmt: skip
-    vault = registry.administration.fleets.vault
     ends = SessionEnds(cluster.sessions, authorizer, time, trunks.cutoff)
     logins = Logins(
         topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer,
-        audit, vault,
+        audit, registry.administration.fleets.vault,
     )  # fmt: skip
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
@@ -281,6 +280,7 @@ def _services(
         **_token_keys(runtime, topics, registry).handlers(),
         **registry.administration.fleets.handlers(),
         **registry.administration.quotas.handlers(),
+        **registry.administration.topology.handlers(),
         ReportDone: sweep.reported,
     }
     requests = Requests(

@@ -25,6 +25,7 @@ from weir.cli.admin import (
     schemas,
     sinks,
     topics,
+    topology,
 )
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
@@ -87,6 +88,7 @@ app.add_typer(certificates.app)
 app.add_typer(fleets.app)
 app.add_typer(quotas.app)
 app.add_typer(nodes.app)
+app.add_typer(topology.app)
 app.add_typer(schemas.app)
 app.add_typer(sinks.app)
 app.add_typer(access.user_app)

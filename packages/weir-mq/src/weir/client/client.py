@@ -60,6 +60,7 @@ from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion
 from weir.client.sinks import Sink, forget, list_sinks
+from weir.client.topology import SystemTopology
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import Order, check_order
@@ -114,6 +115,11 @@ class Client:
     def quotas(self) -> Quotas:
         """How much namespaces and principals may use, for administrators."""
         return Quotas(self._network)
+
+    @property
+    def topology(self) -> SystemTopology:
+        """The BrokerSets of the system and their tiers, for administrators."""
+        return SystemTopology(self._network)
 
     @property
     def schemas(self) -> Schemas:

@@ -21,6 +21,7 @@ TRUNK_FRAME_BYTES_MAX = 1 << 30
 # Between nodes: an entry is a batch at most. The hello of a link comes before anything is known.
 LINK_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
 LINK_HELLO_BYTES_MAX = 4 * KIB
+HOST_CHARACTERS_MAX = 255
 LINK_HELLO_SECONDS = 5.0
 LINK_UNSENT_BYTES_MAX = 64 * MIB
 LINKS_GREETING_MAX = 1_024
@@ -175,6 +176,20 @@ FORMAT_LEVEL_SCHEMAS = 2
 FORMAT_LEVEL_STAGING = 3
 # From this level on there are users, roles, modes of access and quotas.
 FORMAT_LEVEL_ACCESS = 3
+
+# BrokerSets and their tiers (docs/how-to/tiers.md): of a system, and of one set.
+SETS_MAX = 1_024
+SET_ID_MAX = 65_535
+SET_NODES_MAX = 256
+SET_TOPICS_MAX = 1_024
+SET_UPPERS_MAX = 16
+TIER_LEVEL_MAX = 64
+TOPOLOGY_BYTES_MAX = 512 * KIB
+TOPOLOGY_FILE_BYTES_MAX = 2 * MIB
+# What the sets above keep for a set that was not heard of for so long, unless it says otherwise.
+HOLD_SECONDS_DEFAULT = 24 * 3600
+# From this level on a set has a topology, and ids other than 0.
+FORMAT_LEVEL_TOPOLOGY = 3
 
 # Schemas of topics. Each node holds all of them in memory.
 SCHEMA_VERSIONS_MAX = 1_000

@@ -22,7 +22,12 @@ from msgspec import Meta
 from weir.codec import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.ids import NODE_MAX, Natural
-from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_HELLO_BYTES_MAX, LOGS_MAX
+from weir.model.limits import (
+    HOST_CHARACTERS_MAX,
+    LINK_FRAME_BYTES_MAX,
+    LINK_HELLO_BYTES_MAX,
+    LOGS_MAX,
+)
 from weir.protocol.frame import Reassembler
 
 #: The first byte of a connection in this dialect.
@@ -31,7 +36,6 @@ LINK_VERSION = 3
 LINK_PROTOCOL = 1
 #: The kind of frames that only ask whether the other side is there; no group of theirs is one.
 PING = 0
-HOST_CHARACTERS_MAX = 255
 PROOF_BYTES = 16
 
 _G = TypeVar("_G", "LinkHello", "LinkAnswer")

@@ -17,6 +17,7 @@ from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.metadata.security.enrolment import Enrolment
 from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.users import AccessRequests
+from weir.broker.metadata.topology import TopologyRequests
 from weir.broker.records.entries import (
     RegistryChange,
     TopicAltered,
@@ -82,7 +83,8 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "access", "audit", "fleets", "quotas", "rewrapping", "schemas")  # fmt: skip
+                 "access", "audit", "fleets", "quotas", "rewrapping", "schemas",
+                 "topology")  # fmt: skip
 
     def __init__(
         self,
@@ -114,6 +116,8 @@ class Administration:
         self._time = time
         #: What is asked of their schemas.
         self.schemas = SchemaRequests(catalog, outbox, time, registry)
+        #: What is asked of BrokerSets and their tiers.
+        self.topology = TopologyRequests(catalog, outbox, registry)
         self._proposals: Proposals[TopicAltered | TopicClusterPaused | TopicDeleted, Caller]
         self._proposals = Proposals(registry)
         #: By topic, who waits until all of its partitions are there, and how long at most.
@@ -123,6 +127,7 @@ class Administration:
         """This node leads no more: refuse who waits for a change."""
         growing, self._growing = self._growing, {}
         self.schemas.lose(error)
+        self.topology.lose(error)
         self.access.lose(error)
         self.fleets.lose(error)
         self.quotas.lose(error)

@@ -24,6 +24,7 @@ from weir.broker.records.audit import (
     AuditPublished,
     encode_event,
 )
+from weir.broker.records.topology import TopologyApplied
 from weir.model.limits import AUDIT_CHANGES_MAX
 from weir.model.topic import RESERVED_NAMESPACE, Topic
 from weir.order.clock import Time
@@ -247,6 +248,11 @@ def _keys(record: acc.TokenKeysAdded, topics: TopicsById) -> Deed:
     return Deed("add-keys", "issuer", record.issuer, detail)
 
 
+def _topology(record: TopologyApplied, topics: TopicsById) -> Deed:
+    detail = f"version={record.version} sets={len(record.topology)}"
+    return Deed("apply-topology", "system", "", detail)
+
+
 def _rewrapped(record: s.SecretsRewrapped, topics: TopicsById) -> Deed:
     return Deed("rewrap", "system", "", f"{len(record.rows)} secrets")
 
@@ -289,6 +295,7 @@ _DEEDS: Mapping[type[Any], _Describe] = {
     f.DeviceReplaced: lambda r, _: Deed("replace", "device", str(r.hub),
                                         f"generation={r.generation}"),
     s.SecretsRewrapped: _rewrapped,
+    TopologyApplied: _topology,
     q.QuotaSet: _quota,
     q.QuotaRemoved: lambda r, _: Deed("remove-quota", "quota", r.entity),
 }  # fmt: skip

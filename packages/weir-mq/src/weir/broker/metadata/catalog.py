@@ -15,6 +15,7 @@ from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import topic_name
+from weir.broker.metadata.topology import AppliedTopology
 from weir.broker.records.audit import AuditProducerOpened
 from weir.broker.records.entries import (
     ProducerOpened,
@@ -105,6 +106,7 @@ _PARTS = (
     "nodes",
     "quotas",
     "schemas",
+    "topology",
 )
 
 
@@ -131,6 +133,7 @@ class Catalog:
         self.fleets = Fleets()
         self.quotas = Quotas()
         self.access = Access()
+        self.topology = AppliedTopology()
         #: The changes that the audit topic does not have yet.
         self.audit = AuditTrail()
         #: The topic that says who did what, if it is there.
@@ -408,7 +411,8 @@ class Catalog:
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_SCHEMAS if has_pauses else version
         version = _WITHOUT_ACCESS if schemas else version
-        has_quotas = bool(self.quotas or self.audit)
+        has_audit = bool(self.audit or self.topology)
+        has_quotas = bool(self.quotas or has_audit)
         has_fleets = bool(self.fleets or has_quotas)
         has_access = bool(self.access or has_fleets)
         return (
@@ -423,7 +427,8 @@ class Catalog:
             *((self.access.encode(),) if has_access else ()),
             *((self.fleets.encode(),) if has_fleets else ()),
             *((self.quotas.encode(),) if has_quotas else ()),
-            *((self.audit.encode(),) if self.audit else ()),
+            *((self.audit.encode(),) if has_audit else ()),
+            *((self.topology.encode(),) if self.topology else ()),
         )
 
     @classmethod
@@ -464,6 +469,8 @@ class Catalog:
             catalog.quotas = Quotas.decode(quotas)
         for trail in later_parts[4:5]:
             catalog.audit = AuditTrail.decode(trail)
+        for topology in later_parts[5:6]:
+            catalog.topology = AppliedTopology.decode(topology)
         return catalog
 
 

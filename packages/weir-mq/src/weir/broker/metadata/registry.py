@@ -49,6 +49,7 @@ from weir.broker.records.entries import (
 from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
+from weir.broker.records.topology import TopologyApplied
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller
@@ -295,6 +296,8 @@ class Registry:
             self.administration.fleets.apply(index, record)
         elif isinstance(record, QuotaRecord):
             self.administration.quotas.apply(index, record)
+        elif isinstance(record, TopologyApplied):
+            self.administration.topology.apply(index, record)
         elif isinstance(record, AuditProducerOpened):
             self._clock.raise_to(record.producer)
             self.catalog.open_audit(record)

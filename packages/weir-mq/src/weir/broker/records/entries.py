@@ -21,6 +21,7 @@ from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
+from weir.broker.records.topology import TopologyApplied
 from weir.codec import Buffer
 from weir.errors import BadBatch, Halted
 from weir.model.batch import Batch, Columns
@@ -447,6 +448,7 @@ ConsumerRecord = (
 )
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 SchemaRecord = SchemaVersionAdded | SchemaRuleSet
+SystemRecord = AccessRecord | FleetRecord | SecretsRewrapped | QuotaRecord | TopologyApplied
 #: What the registry decides.
 RegistryChange = (
     TopicCreated
@@ -456,10 +458,7 @@ RegistryChange = (
     | TopicClusterPaused
     | TopicDeleted
     | SchemaRecord
-    | AccessRecord
-    | FleetRecord
-    | SecretsRewrapped
-    | QuotaRecord
+    | SystemRecord
     | AuditRecord
     | ProducerOpened
     | NodeRecord

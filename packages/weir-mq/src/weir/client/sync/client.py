@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import access as accesses
 from weir.client import client as asynchronous
-from weir.client import fleets, quotas, scattering, schemas, sinks, staging
+from weir.client import fleets, quotas, scattering, schemas, sinks, staging, topology
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -338,6 +338,13 @@ class Quotas(Twin[quotas.Quotas]):
     describe = waits(quotas.Quotas.describe)
 
 
+class SystemTopology(Twin[topology.SystemTopology]):
+    """The topology of the system that a client is connected to."""
+
+    describe = waits(topology.SystemTopology.describe)
+    apply = waits(topology.SystemTopology.apply)
+
+
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
@@ -388,6 +395,11 @@ class Client(Twin[asynchronous.Client]):
     def quotas(self) -> Quotas:
         """How much namespaces and principals may use, for administrators."""
         return Quotas(self._of.quotas, self._background)
+
+    @property
+    def topology(self) -> SystemTopology:
+        """The BrokerSets of the system and their tiers, for administrators."""
+        return SystemTopology(self._of.topology, self._background)
 
     @property
     def fleets(self) -> Fleets:

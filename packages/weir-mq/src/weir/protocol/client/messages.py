@@ -31,7 +31,17 @@ from weir.errors import (
 )
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX, TAG_BYTES_MAX, TAGS_PER_FETCH_MAX
-from weir.protocol.client import access, consumers, fleets, order, quotas, schemas, sinks, tokens
+from weir.protocol.client import (
+    access,
+    consumers,
+    fleets,
+    order,
+    quotas,
+    schemas,
+    sinks,
+    tokens,
+    topology,
+)
 from weir.protocol.client import admin as a
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
@@ -472,6 +482,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *sinks.REQUESTS,
     *fleets.REQUESTS,
     *quotas.REQUESTS,
+    *topology.REQUESTS,
     *access.REQUESTS,
     *tokens.REQUESTS,
 )

@@ -30,8 +30,10 @@ from weir.protocol.client import order as o
 from weir.protocol.client import quotas as q
 from weir.protocol.client import schemas as s
 from weir.protocol.client import tokens as k
+from weir.protocol.client import topology as y
 from weir.protocol.client.declaration import Asker, Request, Resource
 from weir.protocol.client.sinks import ForgetSink, ListSinks, PublicationPart, Publish, Stage
+from weir.topology.sets import Topology
 
 MINE, OTHER = "default/mine", "default/mine2"
 CLUSTER = "work"
@@ -94,6 +96,8 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     q.SetQuota: lambda _: q.SetQuota("namespace:mine", (("topics", 9),)),
     q.RemoveQuota: lambda _: q.RemoveQuota("namespace:nothing"),
     q.ListQuotas: lambda _: q.ListQuotas(),
+    y.ApplyTopology: lambda _: y.ApplyTopology(0, Topology()),
+    y.DescribeTopology: lambda _: y.DescribeTopology(),
     w.DescribeAccess: lambda _: w.DescribeAccess(),
     w.ChangeUser: lambda _: w.ChangeUser("revoke", "nobody"),
     w.ChangeRole: lambda _: w.ChangeRole("nothing", delete=True),

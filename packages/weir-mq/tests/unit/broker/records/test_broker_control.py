@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from rigs.access import VERIFIER
+from rigs.topologies import row
 from weir.access.devices import FLEET_KEY_BYTES
 from weir.access.signatures import Algorithm, PublicKey
 from weir.access.wrapping import WRAPPED_BYTES
@@ -17,8 +18,10 @@ from weir.broker.records import entries as c
 from weir.broker.records import fleets as f
 from weir.broker.records import quotas as q
 from weir.broker.records import secrets as z
+from weir.broker.records.topology import TopologyApplied
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
+from weir.topology.sets import Topology
 
 SETTINGS = TopicSettings(5, 6)
 TOKEN_KEY = PublicKey("k", Algorithm.ES256, bytes(65))
@@ -54,6 +57,7 @@ RECORDS: list[c.ControlRecord] = [
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
     q.QuotaSet("namespace:shop", (("bytes_in", 5), ("topics", None))),
     q.QuotaRemoved("namespace:shop"),
+    TopologyApplied(7, Topology(0, (row(0), row(1, "access", (0,), 1)))),
     u.AuditProducerOpened(90, 0),
     u.AuditPublished(90, 7),
     c.Attributed("user:default/ann#3", "192.0.2.7", 70, c.TopicDeleted(3)),
@@ -100,6 +104,10 @@ def test_every_record_is_covered() -> None:
 def test_what_is_stored_of_devices_has_these_bytes() -> None:
     """Level 3, as above."""
     stored: dict[c.ControlRecord, str] = {
+        TopologyApplied(7, Topology(0, (row(0),))): (
+            "93a8746f706f6c6f6779079200919a00a473657430a4636f726500a0a0919301a5686f737430cd1a90c0"
+            "9300ce000151800090"
+        ),
         f.DeviceSet(42, 1, True): "94a66465766963652a01c3",
         f.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",
         f.DeviceUsed(42, 7): "93ab6465766963652d757365642a07",

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import weir
-from weir.client import access, fleets, quotas, schemas, sinks
+from weir.client import access, fleets, quotas, schemas, sinks, topology
 from weir.client import client as asynchronous
 from weir.client.consumer import consumer as consumers
 from weir.client.producer import producer as producers
@@ -51,6 +51,7 @@ TWINS: dict[str, tuple[Any, Any]] = {
     "Access": (access.Access, blocking.Access),
     "Fleets": (fleets.Fleets, blocking.Fleets),
     "Quotas": (quotas.Quotas, blocking.Quotas),
+    "SystemTopology": (topology.SystemTopology, blocking.SystemTopology),
     "LeasedMessage": (consumers.LeasedMessage, leased_without_async.LeasedMessage),
 }
 #: Methods of `Client` that ask nothing.

@@ -1,0 +1,198 @@
+"""The topology in the registry, and what is asked of it: it is changed by compare-and-set.
+
+The leader looks first whether an entry could be applied; replicas look again when they apply it,
+for another one may have come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from weir.broker.metadata.placement import Nodes
+from weir.broker.records.topology import TopologyApplied
+from weir.broker.replica.requests import Proposals
+from weir.broker.runtime.outbox import Caller
+from weir.broker.runtime.session import Session
+from weir.errors import BadRequest, LevelTooLow, Refused, TopologyChanged
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+from weir.protocol.client import topology as t
+from weir.protocol.client.messages import Reply
+from weir.topology.checks import check
+from weir.topology.sets import Topology
+
+#: A refusal names so many of the problems.
+_TOLD_MAX = 4
+
+
+class AppliedTopology:
+    """The topology that was applied last; version 0: none was."""
+
+    __slots__ = ("topology", "version")
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.version = 0
+        self.topology = Topology()
+
+    def __bool__(self) -> bool:
+        return bool(self.version)
+
+    def check_version(self, after: int) -> None:
+        """Raise `TopologyChanged` unless the version that is to be replaced is the last one."""
+        if after != self.version:
+            raise TopologyChanged(
+                f"the topology has version {self.version}, and the change was made of version "
+                f"{after}: look at the difference again, then apply it",
+                self.version,
+            )
+
+    def apply(self, record: TopologyApplied) -> None:
+        """Apply a record. Raises `TopologyChanged` where another one came between."""
+        self.check_version(record.version - 1)
+        self.version, self.topology = record.version, record.topology
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        return self.version, self.topology
+
+    @classmethod
+    def decode(cls, data: Any) -> AppliedTopology:
+        """Return the state that `encode` gave."""
+        found = cls()
+        found.version, topology = data
+        found.topology = msgspec.convert(topology, Topology)
+        return found
+
+
+class TopologyCatalog(Protocol):
+    """What is known of the topology, of nodes, and of what is written."""
+
+    topology: AppliedTopology
+    nodes: Nodes
+
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+
+
+class TopologyLog(Protocol):
+    """The registry's log."""
+
+    def propose(self, record: TopologyApplied, /) -> int:
+        """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
+
+
+class Replies(Protocol):
+    """Where the registry's answers go."""
+
+    def reply(self, caller: Caller, reply: Reply) -> None:
+        """Answer a request."""
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+
+
+class TopologyRequests:
+    """Changes the topology by entries."""
+
+    __slots__ = ("_catalog", "_outbox", "_proposals")
+
+    def __init__(self, catalog: TopologyCatalog, outbox: Replies, log: TopologyLog) -> None:
+        """Change `catalog` by entries of `log`."""
+        self._catalog = catalog
+        self._outbox = outbox
+        self._proposals: Proposals[TopologyApplied, Caller] = Proposals(log)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits for a change."""
+        for caller in self._proposals.lose():
+            self._outbox.refuse(caller, error)
+
+    def change(self, caller: Caller, request: t.ApplyTopology) -> None:
+        """Propose another topology in place of version `after`. Raises `LevelTooLow`, `BadRequest`
+        for one that does not fit, or `TopologyChanged`.
+
+        One that is applied already is answered at once, so that a client that lost the first answer
+        may ask again.
+        """
+        level, applied = self._catalog.level, self._catalog.topology
+        if level < FORMAT_LEVEL_TOPOLOGY:
+            raise LevelTooLow(
+                f"this set writes format level {level}, and a topology needs "
+                f"{FORMAT_LEVEL_TOPOLOGY}: once all nodes run this release, raise it by `weir node "
+                "raise-level`",
+                level,
+            )
+        if applied and request.topology == applied.topology:
+            self._outbox.reply(caller, self._state())
+            return
+        applied.check_version(request.after)
+        check_fit(request.topology, applied.topology, self._catalog.nodes)
+        self._proposals.propose(TopologyApplied(request.after + 1, request.topology), caller)
+
+    def describe(self, caller: Caller) -> None:
+        """Answer with the topology."""
+        self._outbox.reply(caller, self._state())
+
+    def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
+        """Return what answers each request about the topology."""
+        return {
+            t.ApplyTopology: lambda _, caller, request: self.change(caller, request),
+            t.DescribeTopology: lambda _, caller, request: self.describe(caller),
+        }
+
+    def apply(self, index: int, record: TopologyApplied) -> None:
+        """Apply a committed record, and answer who asked for it."""
+        caller = self._proposals.applied(index)
+        try:
+            self._catalog.topology.apply(record)
+        except Refused as error:
+            if caller is not None:
+                self._outbox.refuse(caller, error)
+        else:
+            if caller is not None:
+                self._outbox.reply(caller, self._state())
+
+    def _state(self) -> t.TopologyState:
+        applied = self._catalog.topology
+        return t.TopologyState(applied.version, applied.topology)
+
+
+def check_fit(new: Topology, old: Topology, nodes: Nodes) -> None:
+    """Raise `BadRequest` unless a topology is sound, and can follow another one in a system that
+    has these nodes.
+    """
+    if problems := check(new):
+        told = "; ".join(
+            f"set {new.sets[one.at].name}: {one.text}" if one.at >= 0 else one.text
+            for one in problems[:_TOLD_MAX]
+        )
+        raise BadRequest(f"the topology cannot be: {told}. `weir topology check` says it by line")
+    core = new.core_nodes()
+    for node in nodes.all():
+        if node.id not in core:
+            raise BadRequest(
+                f"node {node.id} is in no core set of the file, and is one of the system: name it "
+                f"in its set, or drain and remove it first (`weir node drain {node.id}`)",
+                node.id,
+            )
+    before = {node.number: one for one in old.sets for node in one.nodes}
+    tiers = {one.id: one.tier for one in old.sets}
+    for one in new.sets:
+        tier = tiers.get(one.id, one.tier)
+        if (tier == "core") != (one.tier == "core"):
+            raise BadRequest(
+                f"set {one.name} was {tier}, and is {one.tier} in the file: core sets hold "
+                "replicas and others do not, so give the new set an id of its own",
+                one.id,
+            )
+        for number in (node.number for node in one.nodes):
+            if (was := before.get(number)) is not None and was.id != one.id:
+                raise BadRequest(
+                    f"node {number} belongs to set {was.name}, for good: found another node for "
+                    f"set {one.name}",
+                    number,
+                )

@@ -1,0 +1,129 @@
+"""Topologies as tests draw and write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
+from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
+
+TOPICS, TAGS = ("default/a", "default/b"), ("", "x", "y")
+
+#: Three core sets of one node, a tandem set and an access set.
+COMPANY = """\
+home = "beijing"
+
+[[set]]
+id = 1
+name = "beijing"
+tier = "core"
+region = "north"
+carrier = "telecom"
+nodes = ["1=10.0.0.1:6800"]
+
+[[set]]
+id = 2
+name = "mobile"
+tier = "core"
+nodes = ["2=10.0.0.2:6800"]
+
+[[set]]
+id = 3
+name = "unicom"
+tier = "core"
+nodes = ["3=10.0.0.3:6800"]
+
+[[set]]
+id = 4
+name = "shanghai"
+tier = "tandem"
+nodes = ["4=10.0.0.4:6800"]
+upper = ["mobile", "beijing"]
+[set.tags]
+orders = ["hangzhou", ""]
+"shop/prices" = "*"
+
+[[set]]
+id = 5
+name = "hangzhou"
+tier = "access"
+nodes = ["5=[fd00::5]:6800", "6=host6:6800"]
+upper = ["shanghai"]
+tags = { orders = ["hangzhou"] }
+caps = { hold_bytes = "10G", hold_hours = 2, disk_bytes = 5 }
+"""
+
+
+def row(id: int, tier: str = "core", upper: tuple[int, ...] = (), level: int = 0) -> SetRow:
+    """Return a set of one node."""
+    nodes = (SetNode(id + 1, f"host{id}", 6800),)
+    return SetRow(id, f"set{id}", tier, level, nodes=nodes, upper=upper)  # type: ignore[arg-type]
+
+
+_SOME_TAGS = st.none() | st.lists(st.sampled_from(TAGS), min_size=1, unique=True).map(tuple)
+_FILTERS = st.none() | st.dictionaries(st.sampled_from(TOPICS), _SOME_TAGS, max_size=2).map(
+    lambda rows: tuple(TopicTags(*one) for one in rows.items())
+)
+
+
+@st.composite
+def topologies(draw: st.DrawFn, sets: int = 6) -> Topology:
+    """Draw a topology that may be wrong: in its tree, its levels or its tags."""
+    count = draw(st.integers(1, sets))
+    rows = []
+    for id in range(count):
+        tier = draw(st.sampled_from(("core", "tandem", "access"))) if id else "core"
+        is_core = tier == "core"
+        upper = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
+        rows.append(
+            SetRow(
+                id,
+                f"set{id}",
+                tier,  # type: ignore[arg-type]
+                0 if is_core else draw(st.integers(1, 4)),
+                draw(st.sampled_from(("", "north"))),
+                nodes=(SetNode(id + 1, f"host{id}", 6800),),
+                tags=None if is_core else draw(_FILTERS),
+                caps=draw(st.sampled_from((Caps(), Caps(5, 6, 7)))),
+                upper=() if is_core else tuple(upper),
+            )
+        )
+    return Topology(0, tuple(rows))
+
+
+@st.composite
+def trees(draw: st.DrawFn, sets: int = 8) -> Topology:
+    """Draw a topology in which nothing is wrong."""
+    cores = draw(st.integers(1, 4))
+    rows = [row(id) for id in range(cores)]
+    for id in range(cores, draw(st.integers(cores, sets))):
+        there = [one for one in rows if one.tier != "access"]
+        upper = draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique_by=id_of))
+        level = 1 + max(one.level for one in upper)
+        tier = draw(st.sampled_from(("tandem", "access")))
+        rows.append(row(id, tier, tuple(one.id for one in upper), level))
+    deepest = max((one.level for one in rows if one.tier == "tandem"), default=0)
+    kept = [one for one in rows if one.tier != "access" or one.level <= deepest + 1]
+    return Topology(draw(st.integers(0, cores - 1)), tuple(kept))
+
+
+def id_of(one: SetRow) -> int:
+    """Return the id of a set."""
+    return one.id
+
+
+_NATURAL = st.integers(0, (1 << 63) - 1)
+REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
+    ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
+    DescribeTopology: st.builds(DescribeTopology),
+}
+#: By kind, the opcode that it answers.
+REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
+    TopologyState: (
+        opcode_of(ApplyTopology),
+        st.builds(TopologyState, _NATURAL, topologies(3)),
+    ),
+}

@@ -1,0 +1,133 @@
+"""`weir topology`: what it finds in a file, draws, and applies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rigs.topologies import COMPANY
+from weir import sync, testing
+from weir.cli.main import main
+from weir.errors import TopologyChanged
+from weir.protocol.client.topology import TopologyState
+from weir.testing import Node
+from weir.topology.file import read
+from weir.topology.sets import Topology
+
+#: A node in memory is node 1, and is in set 0.
+HOME = COMPANY.replace("id = 1\n", "id = 0\n")
+TREE = """\
+beijing [{}] core, home north/telecom node 1
+mobile [2] core node 2
+  shanghai [4] tandem 1 node 4 or below beijing holds default/orders:hangzhou,- shop/prices:*
+    hangzhou [5] access 2 nodes 5, 6 holds default/orders:hangzhou
+unicom [3] core node 3
+"""
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with testing.node() as one:
+        yield one
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "company.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["topology", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, COMPANY)
+    code, out, _ = said(capsys, "check", file)
+    assert code == 0
+    warning, fine = out.splitlines()
+    assert warning.startswith(f"{file}:28: warning: set shanghai: its loss is not survived")
+    assert fine == f"{file}: fine"
+    code, out, _ = said(capsys, "check", file, "--json")
+    found = json.loads(out)
+    assert (code, found["fine"], found["problems"][0]["set"]) == (0, True, "shanghai")
+
+
+@pytest.mark.parametrize("verb", ["check", "show", "apply"])
+def test_what_is_wrong_with_a_file_is_told_by_line(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, COMPANY.replace("2=10.0.0.2", "1=10.0.0.2"))
+    code, out, err = said(capsys, verb, file)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"{file}:15: set mobile: node 1 stands in set beijing already")
+
+
+def test_problems_come_as_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, COMPANY.replace("id = 2", "id = -2"))
+    code, out, _ = said(capsys, "check", file, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem["line"], problem["set"], problem["warning"]) == (1, 12, None, False)
+
+
+def test_a_tree_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, COMPANY)
+    assert said(capsys, "show", file) == (0, TREE.format(1), "")
+    code, out, _ = said(capsys, "show", file, "--json")
+    found = json.loads(out)
+    assert (code, found["home"], found["version"], len(found["sets"])) == (0, "beijing", None, 5)
+    assert found["sets"][4]["upper"] == ["shanghai"]
+    assert found["sets"][3]["tags"] == {"default/orders": ["hangzhou", ""], "shop/prices": None}
+
+
+def test_a_topology_is_applied(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = ("--url", node.url)
+    assert said(capsys, "show", *url)[1].startswith("no topology is applied")
+    file = write(tmp_path, HOME)
+    code, out, _ = said(capsys, "apply", file, "--dry-run", *url)
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (
+        0, "home: - → beijing", "nothing was changed: version 0 is applied still",
+    )  # fmt: skip
+    assert said(capsys, "apply", file, *url)[1].endswith("\nversion 1 is applied\n")
+    assert said(capsys, "show", *url)[1] == TREE.format(0)
+    assert said(capsys, "apply", file, *url)[1].endswith("nothing changes, version 1 is applied\n")
+    file = write(tmp_path, HOME.replace('region = "north"', 'region = "n"'))
+    code, out, _ = said(capsys, "apply", file, "--json", *url)
+    found = json.loads(out)
+    assert (code, found["version"], found["applied"]) == (0, 2, True)
+    assert found["changes"] == [
+        {"set": "beijing", "key": "region", "before": "north", "after": "n"}
+    ]
+    file = write(tmp_path, HOME.replace("1=10.0.0.1", "9=10.0.0.1"))
+    code, _, err = said(capsys, "apply", file, *url)
+    assert code == 1
+    assert "node 1 is in no core set of the file" in err
+
+
+def test_what_was_read_of_another_version_is_not_applied(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir.cli.admin import topology as room
+
+    with sync.connect(node.url) as w:
+        topology = read(HOME).topology
+        assert topology is not None
+        assert w.topology.apply(topology, 0).version == 1
+        with pytest.raises(TopologyChanged, match="version 1"):
+            w.topology.apply(Topology(0, topology.sets[:3]), 0)
+
+        async def stale(_: object) -> TopologyState:
+            return TopologyState(0, Topology())
+
+        monkeypatch.setattr(room, "_describe", stale)
+        file = write(tmp_path, HOME.replace('region = "north"', 'region = "n"'))
+        code, _, err = said(capsys, "apply", file, "--url", node.url)
+        assert (code, "look at the difference again" in err) == (1, True)
+        assert w.topology.describe() == TopologyState(1, topology)
