@@ -127,6 +127,11 @@ def trunks_of(shard: Shard) -> Any:
     return cast(Any, shard)._cluster.trunks
 
 
+def auditor_of(shard: Shard) -> Any:
+    """Return what publishes to the audit topic."""
+    return shard._services.auditor
+
+
 def forwarder_of(shard: Shard) -> Any:
     """Return what forwards requests to other shards."""
     return trunks_of(shard).forwarder

@@ -19,6 +19,7 @@ _RULES = f"{_UNIT}/broker/metadata/security/test_broker_rules.py"
 _PROOFS = f"{_UNIT}/broker/devices/test_broker_proofs.py"
 _CERTIFIED = f"{_UNIT}/broker/devices/test_certified_devices.py"
 _OF_SHARDS = f"{_UNIT}/broker_shards/test_proofs_of_shards.py"
+_AUDIT = f"{_UNIT}/broker/audit/test_audit_topic.py"
 _FRAMES = f"{_UNIT}/protocol/test_protocol_proof.py"
 _PAGES = f"{_UNIT}/server/observability/test_guarded_pages.py"
 _METERING = f"{_UNIT}/broker/quotas/test_metering.py"
@@ -308,6 +309,25 @@ OF_CERTIFICATES = (
     ),
 )
 
+OF_REVOCATIONS = (
+    Bug(
+        "a-revoked-device-is-confirmed-at-once",
+        "A device is revoked once all shards that are reached keep to it.",
+        "weir.broker.metadata.security.enrolment",
+        "self._catalog.access.device_ended()",
+        "pass",
+        f"{_OF_SHARDS}::test_a_device_is_out_of_each_shard_by_the_answer",
+    ),
+    Bug(
+        "what-was-seen-last-is-not-audited",
+        "A shard that stops publishes what it has seen since it did so last.",
+        "weir.broker.shard",
+        "self._services.auditor.stop()",
+        "pass",
+        f"{_AUDIT}::test_a_shard_that_stops_publishes_what_it_has_seen_last",
+    ),
+)
+
 OF_QUOTAS = (
     Bug(
         "a-bucket-for-each-connection",
@@ -327,5 +347,6 @@ BUGS: tuple[Bug, ...] = (
     *OF_RULES,
     *OF_DEVICES,
     *OF_CERTIFICATES,
+    *OF_REVOCATIONS,
     *OF_QUOTAS,
 )

@@ -320,6 +320,8 @@ def _auditor(
         topic,
         ChangePublisher(topic, cluster.registry, time),
         EventPublisher(topic, buffer, catalog, forwarder.principal, own, time),
+        time,
+        runtime.layout.shards == 1,
     )
 
 

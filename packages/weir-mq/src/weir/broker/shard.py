@@ -325,6 +325,7 @@ class Shard:
                 self._services.sessions.certified(event)
             case ev.Stopping(acks_ms):
                 self._shutdown.begin(acks_ms)
+                self._services.auditor.stop()
 
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
         self._cluster.trunks.handle(event)
@@ -427,7 +428,8 @@ class Shard:
             self._holding = hold
             self._runtime.outbox.counts.holds += hold
             self._runtime.outbox.put(HoldReads(hold))
-        if self._shutdown.is_under_way and self._cluster.brokerset.handed_over:
+        is_left = self._shutdown.is_under_way and self._cluster.brokerset.handed_over
+        if is_left and self._services.auditor.has_stopped:
             self._shutdown.proceed()
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import forwarder_of
+from rigs.shards import auditor_of, forwarder_of
 from weir.broker.api import events as ev
+from weir.broker.audit.buffer import Seen
 from weir.broker.forwarding.forwarder import SMALL
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch_builder import encode
@@ -139,6 +140,33 @@ def test_a_stop_waits_for_what_was_passed_on(node: Any) -> None:
     node.settle()
     assert node.reply(1, produce).offset == 0
     assert node.all[1].stopped
+
+
+def test_the_shard_that_leads_the_audit_topic_takes_what_others_have_seen_last(node: Any) -> None:
+    """All shards of a node stop at once, and one of them a little sooner."""
+    (address,) = node.answer(0, m.CreateTopic("_weir/audit", 1)).addresses
+    for _ in range(20):
+        node.clock.monotonic += 100
+        for one in node.all:
+            one.handle(ev.Ticked())
+        node.settle()
+    owner = node.all[address.shard]
+    other = next(one for one in node.all if one is not owner)
+    end = node.answer(owner.number, m.Positions(address)).end
+    auditor_of(other.shard).events.buffer.add(
+        Seen("user:a#1", "", "login", "user", "a", "allowed", 1)
+    )
+    owner.handle(ev.Stopping())
+    node.settle()
+    assert not owner.stopped
+    other.handle(ev.Stopping())
+    node.settle()
+    assert other.stopped
+    assert node.answer(owner.number, m.Positions(address)).end == end + 1
+    node.clock.monotonic += 300
+    owner.handle(ev.Ticked())
+    node.settle()
+    assert owner.stopped
 
 
 def produce_kib(node: Any, address: Any, grant: Any, kib: int) -> m.Produce:

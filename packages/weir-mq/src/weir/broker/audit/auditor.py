@@ -40,6 +40,9 @@ _STALLED_MS = 1_000
 _EVENTS_EVERY_MS, _EVENTS_AT_ONCE = 1_000, 500
 #: A shard says that it runs, so that silence means something, and its producer id does not expire.
 _RUNS_EVERY_MS = 24 * 3600 * 1000
+#: How long a shard that stops tries to publish what it has seen last; and, where it leads the
+#: topic, takes what other shards of its node have, which stop at about the same time.
+_LAST_MS, _LAST_OF_OTHERS_MS = 1_000, 250
 _SILENT = "the leader of its partition does not answer"
 
 
@@ -61,6 +64,14 @@ class AuditTopic:
     def has_answers(self) -> bool:
         """Whether something was answered that nobody has taken yet."""
         return bool(self._answers or self._outbox.own)
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether this shard leads its partition, as far as it knows."""
+        topic = self._topics.catalog.audit_topic
+        if topic is None:
+            return False
+        return self._forwarder.routes.toward(group_of(topic.id, 0)) == self._forwarder.shard
 
     def send(self, values: Sequence[bytes], at_ms: int, producer: int, sequence: int) -> int:
         """Send messages as a batch, which is the same each time; return the number that its answer
@@ -284,14 +295,22 @@ class EventPublisher:
         #: Why nothing was taken the last time; "": it was.
         self.why = ""
 
-    def check_deadlines(self) -> None:
-        """Send what was seen since the last time, or again what is not confirmed."""
+    @property
+    def is_published(self) -> bool:
+        """Whether all that was seen is published, as far as it can be."""
+        is_empty = not (self._batch or len(self.buffer))
+        return is_empty or not (self._own.id and self._catalog.is_audited)
+
+    def check_deadlines(self, is_last: bool = False) -> None:
+        """Send what was seen since the last time, or again what is not confirmed. Once a second, or
+        at once if `is_last`.
+        """
         now = self._time.monotonic_ms()
         if self._asked and now - self._moved_ms >= _SILENT_MS:
             self._asked, self.why = 0, _SILENT
         if self._asked or not self._own.id or not self._catalog.is_audited or now < self._again_ms:
             return
-        if not self._batch and now - self._events_ms >= _EVENTS_EVERY_MS:
+        if not self._batch and (is_last or now - self._events_ms >= _EVENTS_EVERY_MS):
             self._gather(now)
         if not self._batch:
             return
@@ -332,13 +351,19 @@ class EventPublisher:
 class Auditor:
     """What a shard does for the audit topic."""
 
-    __slots__ = ("_topic", "changes", "events")
+    __slots__ = ("_has_stopped", "_is_alone", "_stopped_ms", "_stops", "_time", "_topic", "changes",
+                 "events")  # fmt: skip
 
     def __init__(
-        self, topic: AuditTopic, changes: ChangePublisher, events: EventPublisher
+        self, topic: AuditTopic, changes: ChangePublisher, events: EventPublisher, time: Time,
+        is_alone: bool,
     ) -> None:  # fmt: skip
-        """Hand the answers of `topic` to both."""
+        """Hand the answers of `topic` to both; `is_alone` on a node that has no other shard."""
         self._topic = topic
+        self._time = time
+        self._is_alone = is_alone
+        self._stopped_ms = 0
+        self._stops = self._has_stopped = False
         self.changes = changes
         self.events = events
 
@@ -347,14 +372,33 @@ class Auditor:
         """Whether `proceed` may find something to do."""
         return self._topic.has_answers or self.changes.has_work
 
+    def stop(self) -> None:
+        """Publish what was seen last, until `has_stopped`."""
+        self._stops, self._stopped_ms = True, self._time.monotonic_ms()
+        self.events.check_deadlines(is_last=True)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether what was seen last is published, behind `stop`, or was tried for long enough."""
+        if not self._has_stopped:
+            since_ms = self._time.monotonic_ms() - self._stopped_ms
+            waits_for_others = (
+                not self._is_alone and since_ms < _LAST_OF_OTHERS_MS and self._topic.is_led_here
+            )
+            is_done = self.events.is_published and not waits_for_others
+            self._has_stopped = is_done or since_ms >= _LAST_MS
+        return self._has_stopped
+
     def proceed(self) -> None:
         """Take answers, and publish changes."""
         for number, reply in self._topic.take_answers():
             self.changes.answered(number, reply)
             self.events.answered(number, reply)
+            if self._stops:
+                self.events.check_deadlines(is_last=True)
         self.changes.proceed()
 
     def check_deadlines(self) -> None:
         """Go on with both."""
         self.changes.check_deadlines()
-        self.events.check_deadlines()
+        self.events.check_deadlines(self._stops)

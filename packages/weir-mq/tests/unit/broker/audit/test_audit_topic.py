@@ -14,6 +14,7 @@ from rigs.shards import catalog_of
 from weir.access.credentials import derive_key
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.broker.api import events as ev
+from weir.broker.api.effects import Stopped
 from weir.broker.audit import auditor
 from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata import audit as trail
@@ -28,6 +29,8 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login
 
+#: Less than the second after which a shard publishes by itself.
+_JUST_BEFORE_MS = 10
 ROOT, HOME = "default/root", "192.0.2.7"
 
 
@@ -203,9 +206,9 @@ def test_too_many_do_not_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert [number in answered for number in asked] == [False, False, True]
 
 
-def attempt(rig: Any, session: int, password: str) -> Any:
+def attempt(rig: Any, session: int, password: str, address: str = "198.51.100.9") -> Any:
     rig.replies[session] = []
-    rig.handle(ev.Opened(session, address="198.51.100.9"))
+    rig.handle(ev.Opened(session, address=address))
     rig.handle(ev.Secured(session))
     client = ScramClient("ann", encode_nonce(bytes([session % 250]) * 18))
     reply = rig.answer(session, Login(MECHANISM, client.first))
@@ -240,6 +243,56 @@ def test_a_flood_of_failing_logins_is_one_message(
     assert {(one["resource"], one["whence"], one["detail"]) for one in logins} == {
         ("default/ann", "198.51.100.9", MECHANISM)
     }
+
+
+def logged_in(rig: Any, last: int) -> None:
+    """Let a set watch, and somebody log in just before it stops, by sessions 200 to `last`."""
+    access = catalog_of(rig.shard).access
+    access.apply(AccessFounded(bytes(32)))
+    access.apply(UserCreated("default/ann", verifier_of("right")))
+    set_mode(access, "watch")
+    for _ in range(30):
+        rig.tick()
+        rig.settle()
+    rig.tick(_JUST_BEFORE_MS)  # publishes what was seen by now
+    for session in range(200, last + 1):
+        assert attempt(rig, session, "right", f"198.51.100.{session}").done
+
+
+def stopped(rig: Any) -> bool:
+    return any(isinstance(effect, Stopped) for effect in rig.others)
+
+
+def test_a_shard_that_stops_publishes_what_it_has_seen_last(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor, "_EVENTS_AT_ONCE", 2)
+    logged_in(rig, 204)
+    assert not [one for one in published(rig) if one["verb"] == "login"]
+    rig.handle(ev.Stopping())
+    rig.settle()
+    assert stopped(rig), "nothing waits for a tick"
+    rig.disk.crash()
+    rig.boot()
+    rig.settle()
+    set_mode(catalog_of(rig.shard).access, "open")
+    logins = [one for one in published(rig) if one["verb"] == "login"]
+    assert [one["count"] for one in logins] == [1] * 5
+    assert len({one["id"] for one in logins}) == 5
+
+
+def test_a_shard_stops_though_nothing_can_be_published(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged_in(rig, 200)
+    refuse_all(monkeypatch)
+    rig.handle(ev.Stopping())
+    rig.settle()
+    assert not stopped(rig)
+    for _ in range(20):
+        rig.tick(100)
+        rig.settle()
+    assert stopped(rig)
 
 
 @pytest.mark.parametrize(

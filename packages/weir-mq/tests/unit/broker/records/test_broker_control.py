@@ -118,6 +118,42 @@ def test_what_is_stored_of_devices_has_these_bytes() -> None:
         assert c.decode_control(bytes.fromhex(data)) == record
 
 
+def test_what_is_stored_of_the_audit_has_these_bytes() -> None:
+    """Level 3, as above."""
+    stored: dict[c.ControlRecord, str] = {
+        u.AuditProducerOpened(90, 7): "93ae61756469742d70726f64756365725a07",
+        u.AuditPublished(90, 7): "93af61756469742d7075626c69736865645a07",
+        c.Attributed("user:a/b#3", "192.0.2.7", 70, c.TopicDeleted(3)): (
+            "95a26279aa757365723a612f622333a93139322e302e322e374692a764656c6574656403"
+        ),
+        c.Attributed("", "", 0, d.AccessModeSet("watch")): (
+            "95a26279a0a00092ab6163636573732d6d6f6465a57761746368"
+        ),
+    }
+    for record, data in stored.items():
+        assert c.encode_control(record).hex() == data
+        assert c.decode_control(bytes.fromhex(data)) == record
+
+
+def test_a_message_of_the_audit_topic_has_these_bytes() -> None:
+    """What anybody parses who reads the topic; fields are added at the end alone."""
+    event = u.AuditEvent(
+        "shard:2.1:90:7", 1_700_000_000_123, "user:shop/ann#3", "192.0.2.7", "publish", "topic",
+        "shop/tür", "would-be-refused", 4, 9, "d", "weir acl allow ROLE publish topic shop/tür",
+    )  # fmt: skip
+    data = (
+        '{"id":"shard:2.1:90:7","at":1700000000123,"who":"user:shop/ann#3","whence":"192.0.2.7",'
+        '"verb":"publish","kind":"topic","resource":"shop/tür","outcome":"would-be-refused",'
+        '"count":4,"access_version":9,"detail":"d",'
+        '"missing":"weir acl allow ROLE publish topic shop/tür"}'
+    )
+    assert u.encode_event(event).decode() == data
+    assert msgspec.json.decode(data, type=u.AuditEvent) == event
+    old = data.rsplit(',"detail"', 1)[0] + "}"
+    read = msgspec.json.decode(old, type=u.AuditEvent)
+    assert read == msgspec.structs.replace(event, detail="", missing="")
+
+
 def test_a_topic_without_settings_has_the_defaults() -> None:
     data = msgspec.msgpack.encode(["topic", "ns", "t", 2, "partition", 70])
     assert c.decode_control(data) == c.TopicCreated("ns", "t", 2, "partition", 70, TopicSettings())
