@@ -16,13 +16,13 @@ from weir.codec import Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.ports import Log, Network, Receiver, T
-from weir.host.shard_loop import Backlog, EventQueue, first_part
+from weir.host.shard_loop import Backlog, EventQueue, first_part, until_effects
 from weir.host.strangers import BUDGET_PART, Strangers
 from weir.host.unsent_bytes import UnsentBytes
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
+from weir.protocol.client.messages import Hello, Refusal
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
 from weir.protocol.frame import ClientFrame
@@ -40,8 +40,6 @@ _LAST_WORD_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 
 _HELLO = opcode_of(Hello)
-#: Requests whose replies may fill a peer.
-ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
 _LINK = bytes([LINK_VERSION])
 
 #: How far a connection has come: it waits to be let in, is served, is closed once everything sent
@@ -230,21 +228,18 @@ class ClientConnection(Generic[T]):
             self.serve()
 
     def serve(self) -> None:
-        """Hand on the frames that wait, up to one that asks for messages: its reply may fill the
-        peer, so the others come behind what that causes.
+        """Hand on the frames that wait, up to one whose effects must be done before the next: it
+        may fill the peer, or show that a quota is overdrawn.
         """
-        frames = self._waiting
-        if not frames or self._full or self.queued or self._phase == _QUEUED:
+        frames, backlog = self._waiting, self._connections.backlog
+        if not frames or self._full or self.queued or self._phase == _QUEUED or self.is_throttled:
             return
-        self._waiting = ()
-        if not self.stream.is_device:
-            for end, frame in enumerate(frames, 1):
-                if isinstance(frame, ClientFrame) and frame.opcode in ASK_FOR_MESSAGES:
-                    self._waiting, frames = frames[end:], frames[:end]
-                    break
-            if self._waiting:
-                self.queued = True
-                self._connections.backlog.unserved.append(self)
+        is_fast = self.stream.is_device and not backlog.is_shared
+        end = len(frames) if is_fast else until_effects(frames)
+        self._waiting, frames = frames[end:], frames[:end]
+        if self._waiting:
+            self.queued = True
+            backlog.unserved.append(self)
         self._connections.queue.receive(self.session, frames)
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
@@ -359,6 +354,8 @@ class ClientConnection(Generic[T]):
     def throttle(self, hold: bool) -> None:
         """Do not read from the peer until it may use more."""
         self.is_throttled = hold
+        if not hold:
+            self.serve()
         self.update()
 
     # -- inside -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
 from weir.model.limits import KIB
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Produce
+from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Produce, Pull
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
@@ -29,6 +29,10 @@ _PRODUCE = opcode_of(Produce)
 _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 #: What concerns peers besides replies, and has its place among them.
 _TO_SESSIONS = frozenset[type]((Answers, Hangup, SignFrames))
+#: Requests whose replies may fill a peer.
+ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
+#: What comes behind these of clients is served once their effects are done.
+_SERVED_ALONE = ASK_FOR_MESSAGES | {opcode_of(Hello)}
 _NOTHING: list[Effect] = []
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -241,6 +245,20 @@ class Backlog:
                 break
             namespace, one = taken
             parts.charge(namespace, one.serve_part())
+
+
+def until_effects(frames: Sequence[ClientFrame | DeviceRequest]) -> int:
+    """Return how many frames may be served at once: up to the first whose effects may keep those
+    behind it from being served. One that asks for messages may fill its peer, and by a hello it
+    becomes known whose quota a peer uses.
+    """
+    for end, frame in enumerate(frames, 1):
+        if isinstance(frame, ClientFrame):
+            if frame.opcode in _SERVED_ALONE:
+                return end
+        elif isinstance(frame, DeviceHello):
+            return end
+    return len(frames)
 
 
 def first_part(stream: Connection, data: bytes) -> tuple[bytes, bytes]:

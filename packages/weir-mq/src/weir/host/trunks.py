@@ -18,10 +18,9 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.codec import Buffer
 from weir.errors import RemoteProtocolError
-from weir.host.connections import ASK_FOR_MESSAGES
 from weir.host.ports import Transport
 from weir.host.shard_connections import LocalShard, ShardConnection, ShardWriter
-from weir.host.shard_loop import TURN_BYTES
+from weir.host.shard_loop import ASK_FOR_MESSAGES, TURN_BYTES
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk

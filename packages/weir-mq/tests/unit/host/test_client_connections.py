@@ -334,7 +334,7 @@ def test_frames_that_ask_for_messages_come_one_at_a_time_and_none_to_a_full_peer
     around, backlog = scene.around, scene.around.connections.backlog
     scene.greet()
     around.queue.events.clear()
-    scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Hello("x"), 4)))
+    scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Ping(), 4)))
     assert [frame.correlation for frame in around.frames] == [2]
     scene.peer.receive(fetch(5))
     assert [frame.correlation for frame in around.frames] == [2], "it is behind the others"
