@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import weir_raft as raft
-from weir.broker.api.counts import Counts
 from weir.broker.barriers.barriers import Promises
 from weir.order.barrier import Barrier, Bound, barrier_at
 from weir.order.clock import HighestStamp, HybridClock, stamp_at
@@ -101,7 +100,7 @@ class OrderedActor(Actor):
         super().start()
         for index in range(self.node.log.first_index, self.disk.last_index() + 1):
             self.keeps(self.disk.entries(index, index + 1, 1 << 30)[0])
-        self._promises = Promises(self.multi, self.highest, (self,), _Watch(self), Counts())
+        self._promises = Promises(self.multi, self.highest, (self,), _Watch(self))
         self.multi.fence_bound = self._durable_bound
 
     def extend_bound(self) -> None:

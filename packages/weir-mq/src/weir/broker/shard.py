@@ -177,6 +177,11 @@ class Shard:
         return self.registry.administration.audit.closed_by
 
     @property
+    def promise_rounds(self) -> int:
+        """How often the voters of all groups led here were asked for a promise of total order."""
+        return self._services.orders.promise_rounds
+
+    @property
     def throttled(self) -> Mapping[str, ThrottleCounts]:
         """How often, and for how long, peers waited because of the quotas of whom."""
         return self._services.meter.throttled

@@ -76,8 +76,8 @@ class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
     __slots__ = ("_partitions", "bad_frames", "confirms", "devices", "flushed_bytes", "flushes",
-                 "holds", "latency", "leads_begun", "leads_lost", "promise_rounds", "reads_cached",
-                 "reads_disk", "refused", "repeats", "replicas_halted")  # fmt: skip
+                 "holds", "latency", "leads_begun", "leads_lost", "reads_cached", "reads_disk",
+                 "refused", "repeats", "replicas_halted")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
@@ -96,8 +96,6 @@ class Counts:
         self.reads_disk = 0
         #: How often reading from peers stopped because the byte budget was used up.
         self.holds = 0
-        #: How often the voters of all groups that are led here were asked for a promise.
-        self.promise_rounds = 0
         #: Frames of other nodes that failed a check, and were not used.
         self.bad_frames = 0
         #: Replicas that met what they could not apply, and stopped.

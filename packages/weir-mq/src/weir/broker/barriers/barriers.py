@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import weir_raft as raft
-from weir.broker.api.counts import Counts
 from weir.broker.api.settings import Layout
 from weir.broker.barriers.streams import MarkStream, MarkStreams, Subscriptions
 from weir.broker.barriers.topic_order import (
@@ -73,16 +72,16 @@ class Bounded(Protocol):
 class Promises:
     """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
 
-    __slots__ = ("_asked_ms", "_counts", "_highest", "_logs", "_multi", "_next", "_time",
-                 "is_pending", "wanted")  # fmt: skip
+    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "is_pending",
+                 "rounds", "wanted")  # fmt: skip
 
     def __init__(
-        self, multi: raft.Multi, highest: HighestStamp, logs: Sequence[Bounded], time: Time,
-        counts: Counts,
-    ) -> None:  # fmt: skip
+        self, multi: raft.Multi, highest: HighestStamp, logs: Sequence[Bounded], time: Time
+    ) -> None:
         """Nobody asks for anything yet; what was promised before this start holds."""
         self._multi = multi
-        self._counts = counts
+        #: How often the voters of all groups that are led here were asked for a promise.
+        self.rounds = 0
         self._highest = highest
         self._logs = logs
         self._time = time
@@ -149,7 +148,7 @@ class Promises:
         self._next = max(self._next, now)
         self._asked_ms = now_ms
         self._highest.promised = max(self._highest.promised, self._next)
-        self._counts.promise_rounds += 1
+        self.rounds += 1
         multi.ask(self._next)
 
 

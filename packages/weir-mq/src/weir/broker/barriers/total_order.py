@@ -41,9 +41,7 @@ class TotalOrder:
         self._registry = registry
         self._events = context.events
         self._multi = multi
-        self._promises = promises = Promises(
-            multi, context.highest, logs, context.time, context.outbox.counts
-        )
+        self._promises = promises = Promises(multi, context.highest, logs, context.time)
         self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
         locator = OffsetLocator(topics, forwarder, context)
         self._cuts = CutAnswers(
@@ -51,6 +49,11 @@ class TotalOrder:
         )
         self._growth = Growth(topics, registry, forwarder, context.outbox, context.time)
         self._ends = Ends(topics, registry, forwarder, context.outbox, context.time)
+
+    @property
+    def promise_rounds(self) -> int:
+        """How often the voters of all groups that are led here were asked for a promise."""
+        return self._promises.rounds
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request about orders."""

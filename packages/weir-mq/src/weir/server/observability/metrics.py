@@ -185,7 +185,7 @@ class Metrics:
             (
                 "weir_promise_rounds_total",
                 "Questions to the voters of all groups led here for a promise of total order.",
-                counts.promise_rounds,
+                shard.promise_rounds,
             ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),

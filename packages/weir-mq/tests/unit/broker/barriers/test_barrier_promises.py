@@ -8,7 +8,6 @@ import pytest
 
 import weir_raft as raft
 from rigs.shards import link_of
-from weir.broker.api.counts import Counts
 from weir.broker.barriers.barriers import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.order.barrier import Bound
@@ -39,17 +38,17 @@ def multi() -> raft.Multi:
 
 @pytest.fixture
 def promises(multi: raft.Multi, time: Any, logs: list[FakeLog]) -> Promises:
-    return Promises(multi, HighestStamp(), logs, time, Counts())
+    return Promises(multi, HighestStamp(), logs, time)
 
 
 def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
     highest = HighestStamp()
     multi = raft.Multi(lambda group, member: member)
-    promises = Promises(multi, highest, logs, time, counts := Counts())
+    promises = Promises(multi, highest, logs, time)
     promises.ask(stamp_at(time.wall + 300))
     assert HybridClock(0, highest).stamp(time.wall) == stamp_at(time.wall + 300) + 1
     promises.ask(stamp_at(time.wall + 200))
-    assert counts.promise_rounds == 1, "less than what was asked is no other question"
+    assert promises.rounds == 1, "less than what was asked is no other question"
 
 
 def test_nobody_is_dragged_further_than_a_client_may_see(
