@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigs import quotas, topologies
+from rigs import marks, quotas, topologies
 from weir.access.credentials import ScramVerifier
 from weir.access.signatures import Algorithm, PublicKey
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
@@ -71,10 +71,6 @@ PART = st.builds(Part, ADDRESS, BODY, ACKS)
 VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
 READ_TO = st.lists(st.tuples(NATURAL, NATURAL), max_size=3)
 CUT_AT = st.lists(NATURAL, max_size=4)
-TOLD = st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3)
-MARKS = st.builds(m.OrderMark, *[NATURAL] * 3, READ_TO, NATURAL, st.booleans())
-SET_MARKS = st.builds(m.SetMark, *[NATURAL] * 3, TOLD, VECTOR, READ_TO.map(tuple), TOLD.map(tuple))
-BARRIERS = st.builds(m.Barriers, NATURAL, TOLD, READ_TO.map(tuple), st.booleans(), TOLD.map(tuple))
 HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
 LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
@@ -110,9 +106,6 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Follow: st.builds(m.Follow, NATURAL),
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
-    m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
-    m.AwaitMark: st.builds(m.AwaitMark, NATURAL, NATURAL, NATURAL, NATURAL),
-    m.SubscribeMarks: st.builds(m.SubscribeMarks, NATURAL, NATURAL, st.booleans()),
     m.ResolveCut: st.builds(
         m.ResolveCut,
         st.lists(TEXT, min_size=1, max_size=3),
@@ -211,6 +204,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     f.DescribeDevice: st.builds(f.DescribeDevice, DEVICE_HUB),
     **quotas.REQUESTS,
     **topologies.REQUESTS,
+    **marks.REQUESTS,
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
@@ -342,6 +336,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     ),
     **quotas.REPLIES,
     **topologies.REPLIES,
+    **marks.REPLIES,
     w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
     w.AccessInfo: (
         opcode_of(w.DescribeAccess),
@@ -391,9 +386,6 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         opcode_of(m.Positions),
         st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
     ),
-    m.OrderMark: (opcode_of(m.AwaitMark), MARKS),
-    m.SetMark: (opcode_of(m.SubscribeMarks), SET_MARKS),
-    m.Barriers: (opcode_of(m.AskBarriers), BARRIERS),
     m.ResolvedCut: (
         opcode_of(m.ResolveCut),
         st.builds(
