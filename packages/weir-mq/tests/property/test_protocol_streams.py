@@ -394,10 +394,6 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             st.lists(st.builds(m.TopicCut, INFO, CUT_AT, CUT_AT, CUT_AT), max_size=2),
         ),
     ),
-    m.LocatedOffsets: (
-        opcode_of(m.LocateOffsets),
-        st.builds(m.LocatedOffsets, st.lists(st.tuples(*[NATURAL] * 6), max_size=3)),
-    ),
     m.Confirm: (opcode_of(m.Produce), st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (opcode_of(m.Ack), st.builds(m.Acked, NATURAL, LATE)),
     m.Nacked: (opcode_of(m.Nack), st.builds(m.Nacked, NATURAL)),

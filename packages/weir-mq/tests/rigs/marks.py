@@ -1,4 +1,4 @@
-"""Requests and replies about barriers and marks, as tests draw them."""
+"""Requests and replies about barriers, marks and offsets, as tests draw them."""
 
 from __future__ import annotations
 
@@ -32,5 +32,9 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     m.Barriers: (
         opcode_of(m.AskBarriers),
         st.builds(m.Barriers, NATURAL, ROWS, ROSTER, st.booleans(), ENDS),
+    ),
+    m.LocatedOffsets: (
+        opcode_of(m.LocateOffsets),
+        st.builds(m.LocatedOffsets, st.lists(st.tuples(*[NATURAL] * 6), max_size=3)),
     ),
 }
