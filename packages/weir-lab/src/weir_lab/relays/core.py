@@ -283,8 +283,10 @@ class CorePartition:
         del log.roster[log.roster_committed :]
         self.stamp += 1
 
-    def promote(self, lost: int) -> None:
-        """A set without the newest committed items is promoted: a lineage begins at a fork."""
+    def promote(self, lost: int) -> int:
+        """A set without the newest committed items is promoted: a lineage begins at a fork, which
+        is returned.
+        """
         self.change_leader()
         log = self.log
         keep = max(log.committed - lost, 0)
@@ -300,6 +302,7 @@ class CorePartition:
         self.log = Log(kept, roster, dict(log.chunks), log.truth[:fork], len(kept), len(roster))
         self.truths[self.lineage] = self.log.truth
         self.mark = None
+        return fork
 
     def retain(self, target: int, now_ms: int) -> None:
         """Let go what lies below an offset, as far as no child needs it, or too much is held."""

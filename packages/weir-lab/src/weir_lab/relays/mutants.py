@@ -190,8 +190,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "holds of a lineage that ended count on",
+        1009,
+        ("Gap",),
+        ((_HOLDS, "child: hold._replace(offset=min(hold.offset, offset))", "child: hold"),),
+    ),
+    Mutant(
         "an upper node of an older lineage is believed",
-        0,
+        356,
         ("SameView",),
         (
             (
@@ -216,18 +222,6 @@ MUTANTS = (
                 _UPPER,
                 "if source.is_open and pull.lineage == source.lineage:",
                 "if source.is_open and pull.lineage == source.lineage and pull.offset != UNKNOWN:",
-            ),
-        ),
-    ),
-    Mutant(
-        "children that came since holds were stored are forgotten",
-        65,
-        ("Gap",),
-        (
-            (
-                _PARTITION,
-                "self.upper.holds.begin(state.start, now_ms)",
-                "pass",
             ),
         ),
     ),

@@ -175,7 +175,7 @@ def _break(world: World) -> None:
             world.tell_all()
         case _:
             partition = dice.randrange(world.joined)
-            world.cores[partition].promote(dice.randint(0, 8))
+            world.promote(partition, dice.randint(0, 8))
 
 
 def _finish(world: World) -> None:

@@ -45,6 +45,7 @@ from weir.relay.ports import (
     HoldSaid,
     InterestSet,
     LinkClosed,
+    LogCut,
     LogMoved,
     Moved,
     PortionRead,
@@ -442,6 +443,12 @@ class World:
         """A relay begins with empty disks."""
         relay.disks = [Disk() for _ in relay.disks]
         self.restart(relay)
+
+    def promote(self, partition: int, lost: int) -> None:
+        """A set without the newest committed items of the core is promoted."""
+        core = self.cores[partition]
+        cut = LogCut(core.promote(lost))
+        self._perform(CORE, partition, core.upper.handle(cut, self.now))
 
     def log_moved(self, partition: int) -> None:
         """Let the core look whom it may serve."""

@@ -81,6 +81,16 @@ class Holds:
         if hold is not None:
             self.say(child, offset, hold.tags, now_ms)
 
+    def cut(self, offset: int) -> None:
+        """A lineage ended at an offset: what children had above it they will need anew."""
+        self._rows = {
+            child: hold._replace(offset=min(hold.offset, offset))
+            for child, hold in self._rows.items()
+        }
+        if self._begun is not None:
+            self._begun = self._begun[0], min(self._begun[1], offset)
+        self.changed = True
+
     def of(self, child: Child) -> int:
         """Return from where on all is kept for a child; -1 if it has said nothing yet."""
         hold = self._rows.get(child)

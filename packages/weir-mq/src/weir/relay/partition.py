@@ -327,6 +327,7 @@ class RelayPartition:
         self._lower.forget()
         self._source.mark = None
         cut = self.state.end
+        self.upper.holds.cut(cut)
         self._durable = min(self._durable, cut)
         self._synced = [(index, min(reached, cut)) for index, reached in self._synced]
         effects: list[Effect] = [entry]

@@ -81,6 +81,13 @@ class LogMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCut:
+    """Of the core: a lineage began at `offset`; what was there before is gone."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerCame:
     """An upper node answered a pull; `data` are the bytes behind the answer's head."""
 
@@ -152,7 +159,9 @@ class Ticked:
     """The clock went on."""
 
 
-UpperEvent = PullCame | FilterAsked | HoldSaid | LinkClosed | PortionRead | LogMoved | Ticked
+UpperEvent = (
+    PullCame | FilterAsked | HoldSaid | LinkClosed | PortionRead | LogMoved | LogCut | Ticked
+)
 Setting = UppersSet | InterestSet | ChildrenSet | RetentionSet | DemandSet
 Event = (
     PullCame

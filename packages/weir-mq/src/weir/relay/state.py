@@ -317,6 +317,9 @@ class RelayState:
         if self.filters and self.filters[0].first > offset:
             self.filters[0] = self.filters[0]._replace(first=offset)
         self.roster = [entry for entry in self.roster if entry.offset < offset]
+        held = self.holds  # what children had above it they will need anew
+        rows = tuple(row._replace(offset=min(row.offset, offset)) for row in held.rows)
+        self.holds = HoldsStored(rows, held.begun_ms, min(held.begun_at, offset))
 
     def _reach(self, offset: int) -> None:
         self.end = offset

@@ -33,6 +33,7 @@ from weir.relay.ports import (
     FilterAsked,
     HoldSaid,
     LinkClosed,
+    LogCut,
     LogMoved,
     PortionRead,
     PullCame,
@@ -142,6 +143,9 @@ class Upper:
                 return []
             case PortionRead(ticket, portion):
                 return self._answer(ticket, portion, now_ms)
+            case LogCut(offset):
+                self.holds.cut(offset)
+                return self.look(now_ms)
             case LogMoved() | Ticked():
                 return self.look(now_ms)
 

@@ -362,6 +362,22 @@ def test_holds_survive_a_restart() -> None:
     assert (40, 1) in again.upper.holds
 
 
+def test_children_that_came_since_holds_were_stored_are_waited_for() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 10)])
+    log.do(p.PullCame(6, child(60, through=60, brokerset=41)))
+    state = RelayState()
+    for entry in log.entries:
+        record, data = e.decode_entry(entry)
+        state.apply(record, len(data))
+    again = RelayPartition(Settings(Me(7, 30, 1, GROUP)), state, StoredBatches(), NOW)
+    again.handle(p.ChildrenSet(frozenset({(40, 1), (41, 1)})), NOW)
+    assert (again.durable_end, again.durable_through(NOW)) == (60, 50)
+    again.handle(p.PullCame(5, child(60, through=57)), NOW)
+    assert again.durable_through(NOW) == 57
+
+
 def test_a_log_of_which_only_the_beginning_was_durable_goes_on() -> None:
     state = RelayState()
     state.apply(e.Forked(1, 0, ()), 0)

@@ -140,6 +140,16 @@ def test_a_fork_amid_a_range_cuts_the_whole_range() -> None:
     assert state.entries_from(100, 120, 10**6) == (4,)
 
 
+def test_holds_above_a_fork_are_lowered() -> None:
+    rows = (e.HoldRow(40, 1, 108, 5), e.HoldRow(41, 1, 101, 5))
+    state = begun(
+        relayed(100, 104), relayed(104, 110), e.HoldsStored(rows, 5, 107),
+        e.Forked(2, 104, ((2, 104),)),
+    )  # fmt: skip
+    assert [row.offset for row in state.holds.rows] == [104, 101]
+    assert state.holds.begun_at == 104
+
+
 def test_roster_entries_at_the_cut_come_again() -> None:
     entries = tuple(RosterEntry(n, at, b"") for n, at in enumerate((102, 110)))
     state = begun(relayed(100, 110, roster=entries), e.Forked(2, 110, ((2, 110),)))
