@@ -37,6 +37,7 @@ class Talking:
     """A shard that notes what happens, or sends back what it is sent, on the same lane."""
 
     ready = True
+    has_deferred = True
 
     def __init__(self, node: int, echoes: bool) -> None:
         self.identity = Identity(7, 0, node)

@@ -36,6 +36,7 @@ class Noting:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.budget = Budget(64 * MIB)
+        self.has_deferred = True
         self.heard: list[Any] = []
         self.news = asyncio.Event()
 

@@ -24,6 +24,7 @@ class Noting:
 
     def __init__(self) -> None:
         self.budget = Budget(1 << 20)
+        self.has_deferred = True
 
     def step(self, *events: Any) -> list[ef.Effect]:
         return []

@@ -31,6 +31,7 @@ class Noting:
 
     def __init__(self) -> None:
         self.budget = Budget(100)
+        self.has_deferred = False
         self.heard: list[Any] = []
         self.said: list[ef.Effect] = []
 
