@@ -33,7 +33,7 @@ def nothing_is_settled_behind_requests(patch: Patch) -> None:
     """Whatever a shard takes is settled behind it, if it is more than a publish."""
     patch.source(
         _EVENT_QUEUE,
-        "return _NOTHING if _only_publish(taken) else shard.run_deferred()",
+        "return _NOTHING if is_over else shard.run_deferred()",
         "return _NOTHING",
     )
 

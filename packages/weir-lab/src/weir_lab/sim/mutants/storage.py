@@ -42,6 +42,7 @@ INDEXED = Shape(
 )
 _MERGE = "weir.order.barrier"
 _STAGING = "weir.broker.state.staging"
+_PARTITION = "weir.broker.partition.partition"
 _WRITER = "weir.broker.replica.writer"
 
 
@@ -266,9 +267,9 @@ def a_promise_counts_before_its_bound_is_written(patch: Patch) -> None:
 def a_flush_that_failed_to_take_all_is_the_last(patch: Patch) -> None:
     """What could not be cut while leadership is handed over is cut later."""
     patch.source(
-        _WRITER,
-        "                    self.dirty[partition.group.id] = partition\n        if self",
-        "                    pass\n        if self",
+        _PARTITION,
+        "            self.writer.mark_dirty(self)\n        leading.participant",
+        "            pass\n        leading.participant",
     )
 
 
