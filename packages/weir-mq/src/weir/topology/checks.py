@@ -77,8 +77,8 @@ def _of_core(topology: Topology, at: int, lost: SetRow, core: int) -> Problem:
         )
     elif lost.id == topology.home:
         text = (
-            "its loss is not survived without `weir topology promote`, which may lose messages: "
-            "of two core sets all votes are at home; three go on without any one of them"
+            "its loss is not survived: of two core sets all votes are at home; three go on without "
+            "any one of them"
         )
     else:
         text = "its loss leaves one core set, and no copy elsewhere"

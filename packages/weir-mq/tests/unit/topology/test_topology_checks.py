@@ -94,7 +94,7 @@ def test_losses_are_told_in_words() -> None:
     assert "the only core set" in losses(alone)[0].text
     away, home = losses(two)
     assert "no copy elsewhere" in away.text
-    assert "weir topology promote" in home.text
+    assert "all votes are at home" in home.text
 
 
 def test_a_topology_is_these_bytes() -> None:
