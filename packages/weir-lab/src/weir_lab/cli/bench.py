@@ -216,6 +216,40 @@ def revocations(
         raise typer.Exit(1)
 
 
+@app.command("filter")
+def filtering(
+    tags: Annotated[int, typer.Option(help="Tags that messages have by turns.")] = 10,
+    messages: Annotated[int, typer.Option(help="Messages of each topic.")] = 2_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value.")] = 100,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure reads of one tag: bytes moved and read from disk, over bytes that match.
+
+    Once with all tags in each batch, once with long runs of one tag.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("filter"):
+        from weir_lab.bench.filtering import Settings, measure
+        from weir_lab.cli.measured import print_measured
+
+        settings = Settings(tags, messages, size, folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("messages", 2 * messages) as show:
+        result = measure(settings, show)
+    if as_json:
+        print_measured("weir.bench.filter/1", settings, msgspec.to_builtins(result))
+        return
+    print_table(
+        ("TAGS", "BYTES MOVED / MATCHING", "READ / MATCHING", "SCANNED PER S", "AGAIN PER S"),
+        [(one.shape, one.bytes_ratio, one.disk_ratio, one.scanned_per_s, one.again_per_s)
+         for one in result.shapes],
+    )  # fmt: skip
+
+
 @app.command()
 def codec(
     messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,

@@ -76,6 +76,24 @@ MEASURED = (
         *NONE_LOST,
     ),
     bench(
+        "filter",
+        "One tag of ten is read of 2,000,000 messages: with all tags in each batch, and in runs of "
+        "one tag. What moves, and what the node reads, over the bytes that match",
+        "filter --tags 10",
+        {
+            "moved, all tags in each batch": Figure("shapes.0.bytes_ratio"),
+            "moved, runs": Figure("shapes.1.bytes_ratio"),
+            "read, runs": Figure("shapes.1.disk_ratio"),
+            "messages/s scanned, all tags": Figure("shapes.0.scanned_per_s"),
+            "messages/s scanned, runs": Figure("shapes.1.scanned_per_s"),
+        },
+        Goal("moved, all tags in each batch", "≤", 1.3),
+        Goal("moved, runs", "≤", 1.05),
+        Goal("read, runs", "≤", 1.1),
+        Goal("messages/s scanned, all tags", "≥", 1_500_000),
+        Goal("messages/s scanned, runs", "≥", 1_500_000),
+    ),
+    bench(
         "burst",
         "1,000 to 8,000 devices connect and send a message within a second, and each waits "
         "for its confirm",
