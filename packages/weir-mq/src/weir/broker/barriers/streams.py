@@ -70,8 +70,11 @@ class MarkStream:
     #: By stamp, what is demanded; and since when something is, without a break.
     demands: dict[int, BarrierWaiter] = field(default_factory=dict)
     since_ms: int = 0
-    #: Those that hold the demand back for so long that they are left out of the set.
+    #: Those that hold the demand back for so long that they are left out of the set, and the stamp
+    #: at which they belong to it again. They need not overtake the others: while nothing is
+    #: published, no register passes what is demanded.
     behind: frozenset[int] = frozenset()
+    behind_stamp: int = 0
     #: How many marks may still be sent before the next tick: one a millisecond.
     room: int = TICK_MS
     is_due: bool = False
@@ -86,17 +89,16 @@ class MarkStream:
         behind = [p for p in order.plan.partitions
                   if p not in ends and registers.get(p, NO_BARRIER).stamp < stamp]  # fmt: skip
         if len(behind) < len(order.plan.partitions):
-            self.behind = frozenset(behind)
+            self.behind, self.behind_stamp = frozenset(behind), stamp
 
     def next_mark(self, order: TopicOrder) -> SetMark:
         """Return the mark as of what is known now, of a new set if the last one has changed."""
         registers, ends = order.registers, order.ends
         live = [p for p in order.plan.partitions if p not in ends]
         stamps = {p: registers.get(p, NO_BARRIER).stamp for p in live}
-        stamp = min((at for p, at in stamps.items() if p not in self.behind), default=0)
-        if self.behind:  # who has got as far as the others belongs to them again
-            self.behind = frozenset(p for p in self.behind if stamps.get(p, 0) < stamp)
+        self.behind = frozenset(p for p in self.behind if stamps.get(p, 0) < self.behind_stamp)
         partitions = tuple(p for p in live if p not in self.behind)
+        stamp = min(map(stamps.__getitem__, partitions), default=0)
         announced: tuple[int, ...] = ()
         if partitions != self.partitions or not self.number:
             self.number += 1
