@@ -514,7 +514,7 @@ def test_replies_come_back_as_they_went(kind: type[Any], data: st.DataObject) ->
     assert decode_reply(frame) == with_joined_batches(reply)
 
 
-WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "i64": 8}
+WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8}
 PACKED = [(kind, kind.declaration.body) for kind in m.REQUESTS if kind.declaration.body]
 PACKED += [
     (kind.declaration.answer or kind, kind.declaration.answer_body)
@@ -532,14 +532,17 @@ def taken(body: bytes, layout: Layout) -> dict[str, Any]:
         at += WIDTHS[kind]
         return int.from_bytes(body[at - WIDTHS[kind] : at], "little", signed=kind == "i64")
 
-    for name, kind in layout:
-        if kind in WIDTHS:
+    for full, kind in layout:
+        name = full.removesuffix(", if filtered")
+        if name != full and not found["is_filtered"]:
+            found[name] = 0
+        elif kind in WIDTHS:
             found[name] = number(kind)
         elif kind == "address":
             shard, log, node = number("u16"), number("u16"), number("u32")
             found[name] = Address(shard, log, number("i64"), node)
         elif kind == "runs":
-            count = next(found[one] for one, _ in layout if one == f"number of {name}")
+            count = found[f"number of {name}"]
             found[name] = tuple((number("i64"), number("i64")) for _ in range(count))
         elif kind == "batches":
             found[name], at = body[at:], len(body)

@@ -26,7 +26,7 @@ OF_TOPOLOGY = (
         "weir.topology.checks",
         "for upper in map(sets.__getitem__, one.upper):\n            for lacked",
         "for upper in map(sets.__getitem__, one.upper[:1]):\n            for lacked",
-        f"{_CHECKS}::test_what_passes_is_a_tree_whose_uppers_hold_all_that_is_pulled",
+        f"{_CHECKS}::test_each_upper_holds_what_is_pulled_and_not_the_preferred_one_alone",
     ),
     Bug(
         "topology-node-changes-its-set",

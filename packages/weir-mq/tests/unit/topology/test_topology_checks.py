@@ -46,6 +46,13 @@ def test_what_passes_is_a_tree_whose_uppers_hold_all_that_is_pulled(topology: To
     assert (check(topology) == []) == is_sound
 
 
+def test_each_upper_holds_what_is_pulled_and_not_the_preferred_one_alone() -> None:
+    less = msgspec.structs.replace(row(4, "tandem", (0,), 1), tags=())
+    sets = (row(0), row(3, "tandem", (0,), 1), less, row(5, "access", (3, 4), 2))
+    (found,) = check(Topology(0, sets))
+    assert "its upper set4 lacks topics" in found.text
+
+
 @settings(max_examples=25)
 @given(trees())
 def test_what_is_right_passes(topology: Topology) -> None:

@@ -402,7 +402,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
             ("is_filtered", "u8"),
             ("", "pad2"),
             ("voids", "runs"),
-            ("number of skipped runs, if filtered", "u64"),
+            ("number of skipped, if filtered", "u64"),
             ("skipped", "runs"),
             ("batches", "batches"),
         ),
