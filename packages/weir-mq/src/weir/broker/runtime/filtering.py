@@ -21,8 +21,8 @@ from weir.model.slices import Part, part_with
 #: without Arrow, that is 5 ms. Nothing here has a clock.
 EXAMINED_MAX = 50_000
 SLICES_BYTES_MAX = 8 * MIB
-#: What keeping a slice takes besides its bytes.
-_SLICE_BYTES = 512
+#: What keeping a slice takes besides its bytes, and each wanted tag besides its characters.
+_SLICE_BYTES, _TAG_BYTES = 512, 64
 #: Of which batch, as it was stamped, and for which tags.
 _Key = tuple[int, int, int, int, frozenset[str]]
 
@@ -55,10 +55,14 @@ class Slices:
 
     def _keep(self, key: _Key, part: Part) -> None:
         self._kept[key] = part._replace(examined=0)
-        self._bytes += len(part.bytes) + _SLICE_BYTES
+        self._bytes += _size(key, part)
         while self._bytes > self._bytes_max:
-            _, old = self._kept.popitem(last=False)
-            self._bytes -= len(old.bytes) + _SLICE_BYTES
+            self._bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _size(key: _Key, part: Part) -> int:
+    """Return what a slice takes; a reader may ask for 64 long tags, each time for others."""
+    return len(part.bytes) + _SLICE_BYTES + sum(_TAG_BYTES + len(tag) for tag in key[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,14 @@ def test_slices_are_kept_and_the_oldest_leave(rig: Any, info: Any) -> None:
     assert (again.bytes == first.bytes, again.bytes is first.bytes) == (True, False)
 
 
+def test_tags_that_a_reader_names_count_among_what_is_kept(rig: Any, info: Any) -> None:
+    whole, group = batches(info, fetched(rig, info))[2], info.addresses[0].group
+    slices, wanted = Slices(10_000), frozenset(("c", *(f"{n:0250}" for n in range(63))))
+    first = slices.part(whole, wanted, group)
+    assert slices.part(whole, wanted, group).bytes == first.bytes
+    assert slices.part(whole, wanted, group).bytes is not first.bytes
+
+
 def test_a_slice_is_never_published(rig: Any, info: Any) -> None:
     (slice_,) = [one for one in batches(info, fetched(rig, info, "c")) if one.slice_of]
     answer = rig.answer(1, m.Produce(info.addresses[0], 0, memoryview(bytes(slice_.view))))
