@@ -2,7 +2,7 @@
 
 One pull is under way at a time. It goes to the first upper node in the order of preference that is
 not left alone for a while: because it did not answer, sent what fails its checks three times, does
-not have what is asked for, or has no room. What came is checked here and stored by whoever asked.
+not have what is asked for, or has no room. What came is checked here, and the caller stores it.
 """
 
 from __future__ import annotations

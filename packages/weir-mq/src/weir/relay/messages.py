@@ -113,7 +113,7 @@ class Answer(RelayMessage, frozen=True, array_like=True):
     """Offsets [first, next) of a lineage, filtered as a pull asked; or, with first = next, chunks
     of the large value that comes next, or only that there is nothing more by now.
 
-    Retention has reached `log_start`; `head` is the end of the log of whoever answers.
+    Retention has reached `log_start`; `head` is the end of the upper's log.
     """
 
     group: Natural

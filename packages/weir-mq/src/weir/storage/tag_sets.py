@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-#: The number of an entry of which nobody knows: whoever looks for tags looks inside.
+#: The number of an entry whose tags are not known: a reader of tags looks inside.
 LOOK_INSIDE = 0
 #: So many sets have a number in a group, and their tags so many bytes together.
 SETS_MAX = 4_096

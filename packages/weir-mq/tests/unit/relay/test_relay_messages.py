@@ -193,9 +193,16 @@ def test_what_nobody_may_say_ends_the_connection(name: str) -> None:
 
 
 def test_what_is_like_it_and_right_is_taken() -> None:
-    m.decode_message(forged(1, PULL))
-    m.decode_message(forged(2, answer(100, 110, [(3, 10, 0, 0)], marks=[(1, 5, 110)])))
-    m.decode_message(forged(2, answer(100, 101, [(1, 1, 5, 32)]), BYTES))
+    told = [
+        forged(1, PULL),
+        forged(2, answer(100, 110, [(3, 10, 0, 0)], marks=[(1, 5, 110)])),
+        forged(2, answer(100, 101, [(1, 1, 5, 32)]), BYTES),
+    ]
+    (pull, _), (skips, nothing), (batch, data) = map(m.decode_message, told)
+    assert isinstance(pull, m.Pull)
+    assert isinstance(skips, m.Answer)
+    assert isinstance(batch, m.Answer)
+    assert (bytes(nothing), bytes(data)) == (b"", BYTES)
 
 
 def test_another_version_ends_the_connection() -> None:

@@ -165,7 +165,7 @@ class Fetches:
 
     def _serve_tags(self, caller: Caller, request: Fetch) -> None:
         """Serve what has wanted tags; an answer without any tells how far was looked, so that
-        whoever merges partitions goes on.
+        a reader that merges partitions goes on.
         """
         tags, group = frozenset(request.tags), self._group.id
         reading = read_messages(*self._scope(request), tags)

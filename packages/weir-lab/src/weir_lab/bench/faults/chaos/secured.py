@@ -124,7 +124,7 @@ class Secured:
 
     @staticmethod
     def _copy(source: Path, to: Path) -> None:
-        """Copy a file as `cp` does: whoever reads it meanwhile finds a part of it."""
+        """Copy a file as `cp` does: a reader may find a part of it meanwhile."""
         shutil.copyfile(source, to)
         to.chmod(0o600)
 
