@@ -18,6 +18,7 @@ from weir.broker.shard import Shard
 from weir.errors import NotLeader, Unavailable
 from weir.model.batch_builder import encode
 from weir.model.ids import group_of, place_node, place_of
+from weir.model.limits import FORMAT_LEVEL
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.link import LinkStream
@@ -254,7 +255,8 @@ class Trio:
                 if self.nodes[to].alive and link not in self.links and link not in self.apart:
                     self.links.add(link)
                     self.runs += 1
-                    node.handle(ev.LinkOpened(place_of(to, 0), 1, self.runs))
+                    level = self.nodes[to].settings.get("level", FORMAT_LEVEL)
+                    node.handle(ev.LinkOpened(place_of(to, 0), 1, self.runs, level))
                     self.trunks.join(node.id, to)
 
     def deliver(self) -> bool:

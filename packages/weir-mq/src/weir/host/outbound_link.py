@@ -296,7 +296,9 @@ class OutboundLink:
         self._links.local.log.info("%s is linked", self._name(), extra=self._fields())
         if Lane.BULK in self._lanes:
             assert self._greeted is not None  # each lane was answered
-            self._links.tell(ev.LinkOpened(self.place, self._at.shards, self._greeted[1].run))
+            answer = self._greeted[1]
+            opened = ev.LinkOpened(self.place, self._at.shards, answer.run, answer.level)
+            self._links.tell(opened)
 
     def _down(self, why: str) -> bool:
         """Say that the link is down, and why; return whether it was up."""

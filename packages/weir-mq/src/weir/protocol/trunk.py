@@ -62,7 +62,8 @@ OWN_SESSION = (1 << 64) - 1
 class Kind(IntEnum):
     """What a trunk frame says of its session. The serving end says replies, hangup and answers."""
 
-    OPENED = 1  # body: the principal; from level 3 on 0 and JSON of `Introduction`
+    #: Body: the principal; to a node that supports level 3 also 0 and JSON of `Introduction`.
+    OPENED = 1
     CLOSED = 2
     CLIENT = 3  # body: a request's whole client frame, as it came
     DEVICE = 4  # body: a device request

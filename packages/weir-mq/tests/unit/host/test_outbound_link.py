@@ -134,7 +134,7 @@ def test_lanes_are_dialled_one_by_one_and_make_a_link_together(world: World) -> 
     assert all(
         data.startswith(link.encode_greeting(h)) for data, h in zip(said, hellos, strict=True)
     )
-    assert world.heard == [ev.TrunkOpened(THERE), ev.LinkOpened(THERE, 1, 33)]
+    assert world.heard == [ev.TrunkOpened(THERE), ev.LinkOpened(THERE, 1, 33, 1)]
     world.links.send(ef.SendToPeer(THERE, True, link.encode(1, 5, b"vote")))
     assert cast(Any, connections[0].transport).data.endswith(b"vote")
 
@@ -237,7 +237,7 @@ def test_a_node_founded_anew_gets_no_link(world: World, known: str) -> None:
     assert "another data folder" in world.told[-1]
     world.passes(0.1)
     linked(world)
-    assert world.heard[-1] == ev.LinkOpened(THERE, 1, 33)
+    assert world.heard[-1] == ev.LinkOpened(THERE, 1, 33, 1)
 
 
 def test_a_node_that_answers_for_another_gets_no_link(world: World) -> None:

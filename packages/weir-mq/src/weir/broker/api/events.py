@@ -177,12 +177,13 @@ class LinkOpened:
     """A shard of another node can be sent to, on both lanes; `shards` is how many its node has.
 
     `run` is drawn when its process starts: another one means that it has forgotten what it was
-    sent and has not made durable.
+    sent and has not made durable. `level` is the highest format level that its release supports.
     """
 
     place: int
     shards: int
     run: int
+    level: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from weir.model.ids import (
     place_of,
     place_shard,
 )
-from weir.model.limits import FORMAT_LEVEL_ACCESS, KIB, RETRY_AFTER_MS
+from weir.model.limits import FORMAT_LEVEL, FORMAT_LEVEL_ACCESS, KIB, RETRY_AFTER_MS
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply, encode_request
@@ -80,7 +80,8 @@ class Routes:
     none, or where another shard of this node has it, its preferred leader is the best guess.
     """
 
-    __slots__ = ("_catalog", "_founded", "_groups", "_layout", "_node", "_shards", "shard")
+    __slots__ = ("_catalog", "_founded", "_groups", "_layout", "_levels", "_node", "_shards",
+                 "shard")  # fmt: skip
 
     def __init__(
         self,
@@ -100,11 +101,22 @@ class Routes:
         self._founded = founded
         #: By node, how many shards it has, as it said itself.
         self._shards: dict[int, int] = {}
+        #: By other node, the highest format level that its release supports, as it said itself.
+        self._levels: dict[int, int] = {}
 
     @property
     def level(self) -> int:
         """The format level that is written."""
         return self._catalog.level
+
+    def supports(self, place: int, level: int) -> bool:
+        """Whether the release of the node of a place supports a format level.
+
+        That is what decides where nothing is stored: the copy of the registry may not have heard
+        yet of the level that is written.
+        """
+        node = place_node(place)
+        return (self._levels.get(node, self.level) if node else FORMAT_LEVEL) >= level
 
     @property
     def several(self) -> bool:
@@ -125,6 +137,7 @@ class Routes:
         """A node that can be sent to says how many shards it has."""
         if isinstance(event, LinkOpened):
             self._shards[place_node(event.place)] = event.shards
+            self._levels[place_node(event.place)] = event.level
 
     def toward(self, group: int, foreign: bool = False) -> int:
         """Return the place to ask about a group: this shard's number if it is to answer itself.
@@ -500,7 +513,7 @@ class Forwarder:
     def _introduce(self, session: Session, shard: int) -> _Trunk:
         """Return the trunk to a shard, which knows of the session then."""
         introduction = None
-        if self.routes.level >= FORMAT_LEVEL_ACCESS:
+        if self.routes.supports(shard, FORMAT_LEVEL_ACCESS):
             introduction = Introduction(session.address, session.admitted_at, session.token)
         return self._open(session.id, session.principal or ANONYMOUS, shard, introduction)
 

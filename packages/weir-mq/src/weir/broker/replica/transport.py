@@ -229,7 +229,7 @@ class Peers:
     def handle(self, event: LinkOpened | LinkClosed) -> None:
         """Take an event of a link."""
         match event:
-            case LinkOpened(place, shards, _):
+            case LinkOpened(place, shards):
                 self._links.opened(place, shards)
                 # Before any vote: who is elected knows all their clocks.
                 self._node_states.tell(place)

@@ -15,7 +15,12 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.host.outbound_link import NodeAddress
 from weir.model.ids import place_of
-from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX
+from weir.model.limits import (
+    FORMAT_LEVEL,
+    LINK_FRAME_BYTES_MAX,
+    LINK_STALLED_MS,
+    LINK_UNSENT_BYTES_MAX,
+)
 from weir.protocol import trunk
 from weir.protocol.link import Lane
 
@@ -33,7 +38,7 @@ def test_frames_go_both_ways_on_lanes_of_their_own(running: Runner, own: Made, r
             one.connect(two)
             two.connect(one)
             opened = (await one.until(ev.LinkOpened))[0]
-            assert opened == ev.LinkOpened(place_of(2, 0), 1, two.links.run)
+            assert opened == ev.LinkOpened(place_of(2, 0), 1, two.links.run, FORMAT_LEVEL)
             await two.until(ev.LinkOpened)
             await one.until(ev.TrunkOpened)
             one.send(place_of(2, 0), True, b"vote")
