@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.records.entries import (
-    NOOP,
-    MessagesAcked,
-    Payload,
-    entry_of,
-    of_control,
-    read_back,
-)
+from weir.broker.records.entries import NOOP, Payload, entry_of, of_control, read_back
+from weir.broker.records.partition import MessagesAcked
 from weir.broker.replica.frames import (
     ClockTold,
     FullTold,

@@ -23,6 +23,8 @@ import weir
 import weir_raft as raft
 from weir.broker.api.settings import Member
 from weir.broker.records import entries
+from weir.broker.records import partition as part
+from weir.broker.records import registry as reg
 from weir.broker.records.entries import Payload
 from weir.broker.replica.frames import pack as pack_message
 from weir.errors import DamagedRange
@@ -363,13 +365,13 @@ def test_what_a_replica_held_before_it_stopped_is_read_as_it_lies(
 
 
 LED = {
-    "level": lambda _: appended(0, Kind.CONTROL, entries.encode_control(entries.LevelRaised(99))),
+    "level": lambda _: appended(0, Kind.CONTROL, entries.encode_control(reg.LevelRaised(99))),
     "record": lambda _: appended(0, Kind.CONTROL, pack(["of a later release", 1])),
     "small state": lambda group: snapshot(group, b"no state"),
     "large state": lambda group: snapshot(group, bytes(2_000_000)),
     "state of a newer release": lambda group: snapshot(group, pack([99, [bytes(9)] * 200_000])),
     "stamp": lambda group: appended(
-        group, Kind.CONTROL, entries.encode_control(entries.StampsRaised((1 << 63) - 1))
+        group, Kind.CONTROL, entries.encode_control(part.StampsRaised((1 << 63) - 1))
     ),
 }
 
@@ -403,8 +405,8 @@ class LeaderDice:
 
     #: Deletes `t`, or cuts the peer off, as a leader may; or makes very many groups.
     LEFT_OUT = (
-        entries.TopicDeleted, entries.TopicCreated, entries.TopicEnds, entries.TopicAltered,
-        entries.NodeChanged, entries.NodeJoined, entries.GroupsPlaced, entries.GroupsSettled,
+        reg.TopicDeleted, reg.TopicCreated, reg.TopicEnds, reg.TopicAltered,
+        reg.NodeChanged, reg.NodeJoined, reg.GroupsPlaced, reg.GroupsSettled,
     )  # fmt: skip
 
     def __init__(self, seed: int, groups: list[int]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.broker.records.entries import MessagesGranted, MessagesReturned
+from weir.broker.records.partition import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Holders
 from weir.model.topic import Mode

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import GroupsPlaced, GroupsSettled
+from weir.broker.records.registry import GroupsPlaced, GroupsSettled
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of, voter_of
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.host import Host

@@ -19,14 +19,8 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition, PartitionContext
 from weir.broker.partition.topics import Topics
-from weir.broker.records.entries import (
-    AttemptBarred,
-    BatchRecord,
-    Payload,
-    ScatteringsBarred,
-    ScatteringsDecided,
-    applied_by,
-)
+from weir.broker.records.entries import BatchRecord, Payload, applied_by
+from weir.broker.records.partition import AttemptBarred, ScatteringsBarred, ScatteringsDecided
 from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.group import Group, GroupContext, Machine
 from weir.broker.replica.raft_storage import RaftStorage, node_for

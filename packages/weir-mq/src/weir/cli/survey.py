@@ -16,7 +16,7 @@ from pathlib import Path
 
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records import entries
-from weir.broker.records.entries import TopicCreated
+from weir.broker.records.registry import TopicCreated
 from weir.broker.replica.checkpoints import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of

@@ -9,7 +9,9 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.records.entries import GrantsReleased, TopicCreated, of_control, read_back
+from weir.broker.records.entries import of_control, read_back
+from weir.broker.records.partition import GrantsReleased
+from weir.broker.records.registry import TopicCreated
 from weir.broker.replica.checkpoints import CHECKPOINT, States, decode_checkpoint
 from weir.broker.state.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable

@@ -17,6 +17,8 @@ from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import behind, standing_of
 from weir.broker.records import entries
+from weir.broker.records import partition as part
+from weir.broker.records import registry as reg
 from weir.broker.records.entries import Payload
 from weir.broker.records.snapshots import pack as packed
 from weir.broker.replica.frames import pack
@@ -28,6 +30,7 @@ from weir.model.batch_builder import encode
 from weir.model.columns import Origins
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, place_of
 from weir.model.limits import FORMAT_LEVEL, MIB
+from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m
 from weir.protocol.client.nodes import ListNodes
 from weir.protocol.link import LinkStream
@@ -35,10 +38,10 @@ from weir.storage.format.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
 from weir.storage.format.frame import Kind
 from weir_raft import messages as r
 
-GRANT = entries.MessagesGranted("evil", 7, 0, 1, 5, 5)
+GRANT = part.MessagesGranted("evil", 7, 0, 1, 5, 5)
 TOPICS = (
-    entries.TopicCreated("n", "nothing", 0, "partition", 1),
-    entries.TopicAltered(2, 5, entries.SettingsChange()),
+    reg.TopicCreated("n", "nothing", 0, "partition", 1),
+    reg.TopicAltered(2, 5, SettingsChange()),
 )
 
 
@@ -47,7 +50,7 @@ def _evil(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grant of this cluster can be applied, whoever wrote it."""
     grant = ClusterState.grant
 
-    def contradicted(self: ClusterState, fence: int, record: entries.MessagesGranted) -> Any:
+    def contradicted(self: ClusterState, fence: int, record: part.MessagesGranted) -> Any:
         if record.cluster == "evil":
             raise KeyError("a grant of what nobody has")
         return grant(self, fence, record)
@@ -375,7 +378,7 @@ def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_fil
         last = here.node.log.last_index
         rot_is_found(node, REGISTRY_GROUP, last)
         trio.isolate(node.id)
-        contradicts = entries.TopicAltered(later.id + 1, 5, entries.SettingsChange())
+        contradicts = reg.TopicAltered(later.id + 1, 5, SettingsChange())
         lead(node, REGISTRY_GROUP, TOPICS[0], contradicts)
         assert here.damage is not None
     trio.heal()
@@ -435,7 +438,7 @@ def test_a_snapshot_of_a_newer_release_says_so(trio: Any, size: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "record"),
     [
-        (Kind.CONTROL, entries.LevelRaised(FORMAT_LEVEL + 1)),
+        (Kind.CONTROL, reg.LevelRaised(FORMAT_LEVEL + 1)),
         (Kind.CONTROL, b"\x92\xa6future\x01"),
         (10, b"an entry of a kind to come"),
     ],
@@ -472,7 +475,7 @@ def test_a_registry_of_which_this_node_is_another_folder_is_not_taken(trio: Any)
     node = trio[1]
     alone(trio, node)
     stranger = Catalog()
-    stranger.nodes.apply(entries.NodeJoined(1, "host1", 6800, birth=5))
+    stranger.nodes.apply(reg.NodeJoined(1, "host1", 6800, birth=5))
     (why,) = large(trio, node, REGISTRY_GROUP, packed(stranger.encode()))
     assert "node 1 of this set has another data folder" in why
     trio.run(1_000)
@@ -480,10 +483,10 @@ def test_a_registry_of_which_this_node_is_another_folder_is_not_taken(trio: Any)
 
 FAR = (1 << 63) - 1
 BEYOND = {
-    "grant": entries.MessagesGranted("c", 7, 0, 1, 5, FAR),
-    "floor": entries.PartitionJoined(1, FAR),
-    "decision": entries.ScatteringsDecided([(1, 1, 1, FAR, False, 0)]),
-    "seal": entries.PartitionSealed((1 << 62) + 1),
+    "grant": part.MessagesGranted("c", 7, 0, 1, 5, FAR),
+    "floor": part.PartitionJoined(1, FAR),
+    "decision": part.ScatteringsDecided([(1, 1, 1, FAR, False, 0)]),
+    "seal": part.PartitionSealed((1 << 62) + 1),
 }
 
 
@@ -494,7 +497,7 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
     alone(trio, node)
     number, kind, data = group, Kind.CONTROL, BEYOND.get(what)
     if what == "producer":
-        number, data = REGISTRY_GROUP, entries.ProducerOpened(FAR, 0, "a")
+        number, data = REGISTRY_GROUP, reg.ProducerOpened(FAR, 0, "a")
     elif data is None:
         plain = encode([b"x"], group=group, producer=1, epoch=1)
         place = (FAR, 0) if what == "batch" else (5, FAR - 1)
@@ -512,7 +515,7 @@ def test_a_placement_that_no_configuration_can_be_ends_the_link(
     _, _, group = settled(trio)
     node = trio[1]
     alone(trio, node)
-    for kind in (entries.GroupsPlaced, entries.GroupsSettled):
+    for kind in (reg.GroupsPlaced, reg.GroupsSettled):
         assert len(lead(node, REGISTRY_GROUP, kind([(group, voters)]))) == 1
     catalog = node.shard.topics.catalog
     before = catalog.voters(group)
@@ -531,9 +534,9 @@ def test_a_hub_that_no_device_has_is_not_forgotten(trio: Any) -> None:
     _, _, group = settled(trio)
     node = trio[1]
     alone(trio, node)
-    (why,) = lead(node, group, entries.HubForgotten(-1))
+    (why,) = lead(node, group, part.HubForgotten(-1))
     assert "`int` >= 0" in why
-    assert lead(node, group, entries.HubForgotten((1 << 64) - 1)) == []
+    assert lead(node, group, part.HubForgotten((1 << 64) - 1)) == []
     assert (node.halts, node.group(group).damage) == ([], None)
 
 

@@ -14,6 +14,8 @@ import weir_raft as raft
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.records import entries
+from weir.broker.records import partition as part
+from weir.broker.records import registry as reg
 from weir.broker.records.entries import NOOP, Payload
 from weir.broker.replica.frames import (
     ClockTold,
@@ -145,7 +147,7 @@ def appended(kind: Kind, data: bytes) -> r.Append:
 
 
 NOT_OF_THE_REGISTRY = {
-    "a grant": appended(Kind.CONTROL, entries.encode_control(entries.StampsRaised(7))),
+    "a grant": appended(Kind.CONTROL, entries.encode_control(part.StampsRaised(7))),
     "batches": appended(Kind.BATCHES, bytes(encode([b"a"], group=0))),
     "a voter of no node": appended(
         Kind.CONFIGURATION, raft.Configuration((TO, SENDER, NEAR_END)).pack()
@@ -163,7 +165,7 @@ def test_an_entry_that_its_group_never_has_is_not_appended(trio: Any, what: str)
 
 def test_a_record_of_the_registry_is_not_appended_to_a_partition(trio: Any) -> None:
     group = trio.topic().addresses[0].group
-    data = entries.encode_control(entries.LevelRaised(1))
+    data = entries.encode_control(reg.LevelRaised(1))
     assert told(trio, b"".join(pack(group, appended(Kind.CONTROL, data))))
 
 
@@ -171,8 +173,11 @@ def test_a_record_of_the_registry_is_not_appended_to_a_partition(trio: Any) -> N
     ("kind", "data"),
     [
         (Kind.CONTROL, b"\xc1"),
-        (Kind.CONTROL, entries.encode_control(entries.ProducerOpened(1 << 63, 1, "a"))),
-        (Kind.CONTROL, entries.encode_control(entries.TopicCreated("n", "t", 1 << 40, "total", 1))),
+        (Kind.CONTROL, entries.encode_control(reg.ProducerOpened(1 << 63, 1, "a"))),
+        (
+            Kind.CONTROL,
+            entries.encode_control(reg.TopicCreated("n", "t", 1 << 40, "total", 1)),
+        ),
         (Kind.CONFIGURATION, b"no configuration"),
     ],
     ids=["garbage", "number", "partitions", "configuration"],
@@ -188,7 +193,7 @@ def test_an_entry_that_cannot_be_decoded_is_counted_and_not_appended(
 
 def test_what_is_given_for_rotten_entries_belongs_to_its_group(trio: Any) -> None:
     trio.leader()
-    data = entries.encode_control(entries.StampsRaised(7))
+    data = entries.encode_control(part.StampsRaised(7))
     assert told(trio, b"".join(pack_give(0, [((1, 1), Kind.CONTROL, data)])))
 
 

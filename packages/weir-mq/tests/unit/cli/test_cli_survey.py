@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.broker.records import entries
-from weir.broker.records.entries import TopicCreated
+from weir.broker.records.registry import TopicCreated
 from weir.cli.survey import LogSurvey, NotALog, log_folders, survey, survey_all
 from weir.cli.verify import verify
 from weir.model.batch import HEADER_SIZE, stamped

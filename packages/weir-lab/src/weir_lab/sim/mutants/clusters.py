@@ -11,7 +11,7 @@ from weir.broker.consumers.keyed import KeyedPicker
 from weir.broker.consumers.ordered import OrderedPicker
 from weir.broker.consumers.picker import ANYBODY, PullQueue
 from weir.broker.consumers.shared import SharedPicker
-from weir.broker.records.entries import MessagesGranted
+from weir.broker.records.partition import MessagesGranted
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import Delays

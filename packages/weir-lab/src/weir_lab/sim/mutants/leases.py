@@ -13,7 +13,7 @@ from weir.broker.consumers import cursor_leases
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import BegunMessages, Leases, Run
-from weir.broker.records.entries import (
+from weir.broker.records.partition import (
     CursorMoved,
     CursorSought,
     CursorTaken,

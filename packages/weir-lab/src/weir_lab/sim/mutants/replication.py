@@ -8,7 +8,7 @@ import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.metadata.membership import Membership
 from weir.broker.produce import appender
-from weir.broker.records.entries import LevelRaised
+from weir.broker.records.registry import LevelRaised
 from weir.broker.runtime.outbox import Caller
 from weir.protocol.client.nodes import RaiseLevel
 from weir.testing.simulator.witness import AGREED

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.consumers.grants import Grants
-from weir.broker.records.entries import (
-    ControlRecord,
-    GrantsExtended,
-    MessagesAcked,
-    MessagesReturned,
-    Payload,
-    of_control,
-)
+from weir.broker.records.entries import ControlRecord, Payload, of_control
+from weir.broker.records.partition import GrantsExtended, MessagesAcked, MessagesReturned
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox

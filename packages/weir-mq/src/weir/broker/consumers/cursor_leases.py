@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import left_of
-from weir.broker.records.entries import (
-    CursorMoved,
-    CursorSought,
-    CursorTaken,
-    GrantsReleased,
-    Payload,
-    of_control,
-)
+from weir.broker.records.entries import Payload, of_control
+from weir.broker.records.partition import CursorMoved, CursorSought, CursorTaken, GrantsReleased
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits

@@ -13,13 +13,8 @@ from collections.abc import Iterable, Sequence
 from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
 from weir.broker.consumers.modes import Pickers
 from weir.broker.consumers.picker import ANYBODY, Pick, PickerContext, PullQueue
-from weir.broker.records.entries import (
-    ClusterOpened,
-    GrantsReleased,
-    MessagesGranted,
-    Payload,
-    of_control,
-)
+from weir.broker.records.entries import Payload, of_control
+from weir.broker.records.partition import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox, Wait

@@ -8,7 +8,8 @@ from weir.broker.consumers.keyed import KeyedPicker
 from weir.broker.consumers.ordered import OrderedPicker
 from weir.broker.consumers.picker import Picker, PickerContext
 from weir.broker.consumers.shared import DueTimes, SharedPicker
-from weir.broker.records.entries import MessagesAcked, due_span
+from weir.broker.records.entries import due_span
+from weir.broker.records.partition import MessagesAcked
 from weir.broker.state.state import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
 from weir.model.batch import Batch, Columns

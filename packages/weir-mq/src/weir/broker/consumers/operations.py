@@ -13,7 +13,8 @@ from collections import defaultdict
 from weir.broker.consumers.acks import Acks, Commands, Returns
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
-from weir.broker.records.entries import (
+from weir.broker.records.entries import of_control
+from weir.broker.records.partition import (
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
@@ -31,7 +32,6 @@ from weir.broker.records.entries import (
     MessagesAcked,
     MessagesGranted,
     MessagesReturned,
-    of_control,
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 import weir_raft as raft
-from weir.broker.records.entries import ControlRecord, Payload, ProducerOpened
+from weir.broker.records.entries import ControlRecord, Payload
+from weir.broker.records.registry import ProducerOpened
 from weir.broker.replica.group import Machine
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused, Unavailable

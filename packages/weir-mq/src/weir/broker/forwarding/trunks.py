@@ -23,7 +23,8 @@ from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed, ShardTopics
 from weir.broker.metadata.registry import Registry
 from weir.broker.metadata.security.cutoff import Cutoff
-from weir.broker.records.entries import ControlRecord, ProducerOpened, read_back
+from weir.broker.records.entries import ControlRecord, read_back
+from weir.broker.records.registry import ProducerOpened
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session

@@ -18,7 +18,7 @@ from weir.broker.metadata.security.enrolment import Enrolment
 from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.topology import TopologyRequests
-from weir.broker.records.entries import (
+from weir.broker.records.registry import (
     RegistryChange,
     TopicAltered,
     TopicClusterPaused,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from weir.broker.metadata.security.rules import cluster_name, topic_name
 from weir.broker.records import access as acc
-from weir.broker.records import entries as e
 from weir.broker.records import fleets as f
 from weir.broker.records import quotas as q
+from weir.broker.records import registry as reg
 from weir.broker.records import secrets as s
 from weir.broker.records.audit import (
     AuditEvent,
@@ -38,9 +38,9 @@ _IDLE_MS = 24 * 3600 * 1000
 _REPAIRS = (
     acc.UserRevoked,
     acc.TokenKeysRemoved,
-    e.NodeChanged,
-    e.LevelRaised,
-    e.TopicAltered,
+    reg.NodeChanged,
+    reg.LevelRaised,
+    reg.TopicAltered,
     q.QuotaRemoved,
 )
 
@@ -95,7 +95,7 @@ class AuditTrail:
         """Return when the change of a sequence was asked for, in ms since 1970, and its message."""
         return self._pending[number - self.first]
 
-    def add(self, index: int, by: e.Attributed, deed: Deed, version: int) -> None:
+    def add(self, index: int, by: reg.Attributed, deed: Deed, version: int) -> None:
         """An entry is applied that somebody asked for, at this access version."""
         if not self._pending and by.at_ms - self._last_ms > _IDLE_MS:
             # All that it published is known to be published: nothing can be sent again.
@@ -170,20 +170,20 @@ class AuditGate:
         finally:
             self._asker = None
 
-    def attributed(self, change: e.RegistryChange) -> e.RegistryChange | e.Attributed:
+    def attributed(self, change: reg.RegistryChange) -> reg.RegistryChange | reg.Attributed:
         """Return a change as it is proposed. Raises `AuditBacklog`."""
         if self._asker is None or type(change) not in _DEEDS or not self._is_audited(change):
             return change
         pending = len(self._catalog.audit)
         if pending >= AUDIT_CHANGES_MAX or (self.closed_by and not isinstance(change, _REPAIRS)):
             raise AuditBacklog
-        return e.Attributed(*self._asker, self._time.wall_ms(), change)
+        return reg.Attributed(*self._asker, self._time.wall_ms(), change)
 
-    def _is_audited(self, change: e.RegistryChange) -> bool:
+    def _is_audited(self, change: reg.RegistryChange) -> bool:
         """Return whether the audit topic gets a change: also the one by which it begins to."""
         if isinstance(change, acc.AccessModeSet) and change.mode != "open":
             return True
-        if isinstance(change, e.TopicCreated) and change.namespace == RESERVED_NAMESPACE:
+        if isinstance(change, reg.TopicCreated) and change.namespace == RESERVED_NAMESPACE:
             return True
         return self._catalog.is_audited
 
@@ -196,7 +196,7 @@ def _topic(id: int, topics: TopicsById) -> str:
     return f"#{id}" if found is None else topic_name(found.namespace, found.name)
 
 
-def _altered(record: e.TopicAltered, topics: TopicsById) -> Deed:
+def _altered(record: reg.TopicAltered, topics: TopicsById) -> Deed:
     change, said = record.change, list[str]()
     if record.partitions:
         said.append(f"partitions={record.partitions}")
@@ -207,7 +207,7 @@ def _altered(record: e.TopicAltered, topics: TopicsById) -> Deed:
     return Deed("alter", "topic", _topic(record.topic, topics), " ".join(said))
 
 
-def _paused(record: e.TopicClusterPaused, topics: TopicsById) -> Deed:
+def _paused(record: reg.TopicClusterPaused, topics: TopicsById) -> Deed:
     name = cluster_name(_topic(record.topic, topics), record.cluster)
     return Deed("pause" if record.paused else "resume", "cluster", name)
 
@@ -228,7 +228,7 @@ def _signed(added: Any, removed: Any) -> str:
     return shown if len(said) <= _SHOWN_MAX else f"{shown} and {len(said) - _SHOWN_MAX} more"
 
 
-def _node(record: e.NodeChanged, topics: TopicsById) -> Deed:
+def _node(record: reg.NodeChanged, topics: TopicsById) -> Deed:
     return Deed("alter", "node", str(record.node), record.state)
 
 
@@ -261,23 +261,23 @@ _SHOWN_MAX = 16
 _Describe = Callable[[Any, TopicsById], Deed]
 #: What is published of each kind of entry that somebody may ask for.
 _DEEDS: Mapping[type[Any], _Describe] = {
-    e.TopicCreated: lambda r, _: Deed(
+    reg.TopicCreated: lambda r, _: Deed(
         "create", "topic", topic_name(r.namespace, r.name),
         f"partitions={r.partitions} order={r.order}",
     ),
-    e.TopicAltered: _altered,
-    e.TopicEnds: lambda r, t: Deed(
+    reg.TopicAltered: _altered,
+    reg.TopicEnds: lambda r, t: Deed(
         "end-partition", "topic", _topic(r.topic, t), f"partition={r.partition}"
     ),
-    e.TopicClusterPaused: _paused,
-    e.TopicDeleted: lambda r, t: Deed("delete", "topic", _topic(r.topic, t), f"id={r.topic}"),
-    e.SchemaVersionAdded: lambda r, t: Deed(
+    reg.TopicClusterPaused: _paused,
+    reg.TopicDeleted: lambda r, t: Deed("delete", "topic", _topic(r.topic, t), f"id={r.topic}"),
+    reg.SchemaVersionAdded: lambda r, t: Deed(
         "add-schema", "topic", _topic(r.topic, t), f"version={r.number} format={r.format}"
     ),
-    e.SchemaRuleSet: lambda r, t: Deed("set-schema-rule", "topic", _topic(r.topic, t),
+    reg.SchemaRuleSet: lambda r, t: Deed("set-schema-rule", "topic", _topic(r.topic, t),
                                        f"rule={r.rule} checked={r.checked}"),
-    e.NodeChanged: _node,
-    e.LevelRaised: lambda r, _: Deed("raise-level", "system", "", f"level={r.level}"),
+    reg.NodeChanged: _node,
+    reg.LevelRaised: lambda r, _: Deed("raise-level", "system", "", f"level={r.level}"),
     acc.UserCreated: lambda r, _: Deed("create", "user", r.user, _signed(r.roles, ())),
     acc.UserPasswordSet: lambda r, _: Deed("set-password", "user", r.user),
     acc.UserRolesChanged: lambda r, _: Deed("set-roles", "user", r.user,
@@ -304,15 +304,15 @@ UNAUDITED: Sequence[type[Any]] = (
     acc.AccessFounded,
     AuditProducerOpened,
     AuditPublished,
-    e.GroupsPlaced,
-    e.GroupsSettled,
-    e.NodeJoined,
-    e.ProducerOpened,
-    e.TopicGrown,
+    reg.GroupsPlaced,
+    reg.GroupsSettled,
+    reg.NodeJoined,
+    reg.ProducerOpened,
+    reg.TopicGrown,
     f.DeviceUsed,
 )
 
 
-def deed_of(change: e.RegistryChange, topics: TopicsById) -> Deed:
+def deed_of(change: reg.RegistryChange, topics: TopicsById) -> Deed:
     """Return what an audited entry is about to do; `topics` are those before it."""
     return _DEEDS[type(change)](change, topics)

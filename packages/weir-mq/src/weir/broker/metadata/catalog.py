@@ -17,7 +17,7 @@ from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import topic_name
 from weir.broker.metadata.topology import AppliedTopology
 from weir.broker.records.audit import AuditProducerOpened
-from weir.broker.records.entries import (
+from weir.broker.records.registry import (
     ProducerOpened,
     TopicAltered,
     TopicClusterPaused,

@@ -14,7 +14,7 @@ from typing import Protocol
 from weir.broker.api.settings import Identity, Layout, Member, registry_voters
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo, Nodes, Placement, evened, filled, moved_off
-from weir.broker.records.entries import (
+from weir.broker.records.registry import (
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from weir.broker.records.entries import (
+from weir.broker.records.registry import (
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,

@@ -25,15 +25,16 @@ from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.usage import Dealer
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.audit import AuditProducerOpened, AuditPublished
-from weir.broker.records.entries import (
+from weir.broker.records.entries import ControlRecord, Payload, of_control
+from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.quotas import QuotaRecord
+from weir.broker.records.registry import (
     Attributed,
-    ControlRecord,
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
     NodeChanged,
     NodeJoined,
-    Payload,
     ProducerOpened,
     RegistryChange,
     SchemaRuleSet,
@@ -44,10 +45,7 @@ from weir.broker.records.entries import (
     TopicDeleted,
     TopicEnds,
     TopicGrown,
-    of_control,
 )
-from weir.broker.records.fleets import FleetRecord
-from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.topology import TopologyApplied
 from weir.broker.replica.group import Group

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast, get_args
 
-from weir.broker.records.entries import SchemaRecord, SchemaRuleSet, SchemaVersionAdded
+from weir.broker.records.registry import SchemaRecord, SchemaRuleSet, SchemaVersionAdded
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (

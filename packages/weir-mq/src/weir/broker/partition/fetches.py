@@ -13,7 +13,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from weir.broker.produce.appender import Appender
-from weir.broker.records.entries import StampsRaised, of_control
+from weir.broker.records.entries import of_control
+from weir.broker.records.partition import StampsRaised
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured, no_leader
 from weir.broker.runtime.filtering import filtered

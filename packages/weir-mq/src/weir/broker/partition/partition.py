@@ -18,23 +18,20 @@ from weir.broker.partition.retention import first_needed
 from weir.broker.produce.appender import Admission, Appender, ProduceRequests, VisibleConfirm
 from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher
 from weir.broker.produce.staging import StageRequests
-from weir.broker.records.entries import (
+from weir.broker.records.entries import BatchRecord, ControlRecord, Payload, of_control
+from weir.broker.records.partition import (
     AcksPrepared,
     AttemptBarred,
-    BatchRecord,
     ConsumerRecord,
-    ControlRecord,
     LogStartMoved,
     PartitionEnded,
     PartitionJoined,
     PartitionSealed,
-    Payload,
     ScatteringsBarred,
     ScatteringsDecided,
     SinkForgotten,
     SinkPrepared,
     StampsRaised,
-    of_control,
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import no_leader

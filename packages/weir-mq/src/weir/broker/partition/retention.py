@@ -16,7 +16,8 @@ from typing import Protocol
 
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import LogStartMoved, of_control
+from weir.broker.records.entries import of_control
+from weir.broker.records.partition import LogStartMoved
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session

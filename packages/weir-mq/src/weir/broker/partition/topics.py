@@ -14,13 +14,8 @@ from weir.broker.partition.fetches import ChunkReads, check_replica, positions_o
 from weir.broker.partition.partition import Partition
 from weir.broker.produce.appender import Appender
 from weir.broker.produce.batcher import DeviceBatch
-from weir.broker.records.entries import (
-    ControlRecord,
-    ProducerOpened,
-    TopicAltered,
-    TopicCreated,
-    TopicGrown,
-)
+from weir.broker.records.entries import ControlRecord
+from weir.broker.records.registry import ProducerOpened, TopicAltered, TopicCreated, TopicGrown
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weir.broker.produce.appender import Appender
-from weir.broker.records.entries import Payload, SinkForgotten, of_control, of_staged
+from weir.broker.records.entries import Payload, of_control, of_staged
+from weir.broker.records.partition import SinkForgotten
 from weir.broker.records.staging import HEAD_BYTES_MAX, STAGED_COLUMNS, StagedRecord
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals

@@ -14,7 +14,8 @@ from functools import partial
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import Findings, LinkClosed, LinkOpened, RegistryRejoins
-from weir.broker.records.entries import LevelRaised, stored_in
+from weir.broker.records.entries import stored_in
+from weir.broker.records.registry import LevelRaised
 from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.disk_room import FullDisks
 from weir.broker.replica.frames import (

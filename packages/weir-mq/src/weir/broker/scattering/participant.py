@@ -11,17 +11,15 @@ from typing import NamedTuple
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.produce.appender import Appender
-from weir.broker.records.entries import (
+from weir.broker.records.entries import BatchRecord, Payload, of_control
+from weir.broker.records.partition import (
     AcksPrepared,
     AttemptBarred,
-    BatchRecord,
     MessagesAcked,
-    Payload,
     ScatteringsBarred,
     ScatteringsDecided,
     ScatterRecord,
     SinkPrepared,
-    of_control,
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from weir.broker.records.entries import (
+from weir.broker.records.partition import (
     CursorMoved,
     CursorSought,
     CursorTaken,

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
 
-from weir.broker.records.entries import (
+from weir.broker.records.entries import BatchRecord
+from weir.broker.records.partition import (
     AcksPrepared,
-    BatchRecord,
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,

@@ -18,7 +18,7 @@ from weir.broker.api.effects import Stopped
 from weir.broker.audit import auditor
 from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata import audit as trail
-from weir.broker.records import entries as e
+from weir.broker.records import registry as reg
 from weir.broker.records.access import AccessFounded, UserCreated
 from weir.errors import NotAuthenticated, Overloaded, Unauthorized, Unavailable
 from weir.model import limits
@@ -373,5 +373,5 @@ def test_nothing_is_kept_where_nobody_audits(rig: Any) -> None:
 
 def test_each_kind_of_change_is_audited_or_named_as_not() -> None:
     both = {*trail._DEEDS, *trail.UNAUDITED}
-    assert both == set(get_args(e.RegistryChange))
+    assert both == set(get_args(reg.RegistryChange))
     assert len(both) == len(trail._DEEDS) + len(trail.UNAUDITED)

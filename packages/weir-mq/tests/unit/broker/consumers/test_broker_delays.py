@@ -14,7 +14,7 @@ from weir.broker.api.events import Closed
 from weir.broker.consumers import modes as pickers
 from weir.broker.consumers.picker import PickerContext
 from weir.broker.consumers.shared import DelayedMessages, DueTimes
-from weir.broker.records.entries import MessagesGranted
+from weir.broker.records.partition import MessagesGranted
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import STAMPS_AHEAD_MS, DelayRow, Delays

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import ClusterPaused, TopicClusterPaused, TopicCreated
+from weir.broker.records.partition import ClusterPaused
+from weir.broker.records.registry import TopicClusterPaused, TopicCreated
 from weir.broker.records.snapshots import pack
 from weir.broker.state.state import PartitionState
 from weir.errors import BadName, Unavailable, UnknownTopic

@@ -10,7 +10,7 @@ import pytest
 
 from rigs.shards import producers_of
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import ProducerOpened, TopicCreated
+from weir.broker.records.registry import ProducerOpened, TopicCreated
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.order.clock import stamp_at

@@ -10,7 +10,7 @@ import pytest
 
 from rigs.shards import device_producer_of
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import ProducerOpened, TopicCreated
+from weir.broker.records.registry import ProducerOpened, TopicCreated
 from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
 from weir.protocol.client import messages as m
 

@@ -10,7 +10,7 @@ import pytest
 from rigs.shards import catalog_of
 from weir.broker.metadata import schemas as room
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.entries import SchemaVersionAdded
+from weir.broker.records.registry import SchemaVersionAdded
 from weir.broker.records.snapshots import pack
 from weir.errors import (
     BadRequest,

@@ -11,8 +11,8 @@ from rigs.access import give
 from rigs.shards import catalog_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.quotas import QUOTAS, Quotas, check_entity, entity_of, namespace_of
-from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.broker.records.quotas import QuotaRemoved, QuotaSet
+from weir.broker.records.registry import ProducerOpened, TopicCreated
 from weir.errors import BadName, BadRequest, LevelTooLow, QuotaExceeded, TooLarge
 from weir.model.limits import QUOTAS_MAX
 from weir.model.topic import TopicSettings

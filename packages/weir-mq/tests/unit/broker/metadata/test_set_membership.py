@@ -12,14 +12,13 @@ from weir.broker.api.settings import Identity, Layout, Member
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes
-from weir.broker.records.entries import (
+from weir.broker.records.entries import decode_control, encode_control
+from weir.broker.records.registry import (
     NodeChanged,
     NodeJoined,
     NodeRecord,
     TopicCreated,
     TopicDeleted,
-    decode_control,
-    encode_control,
 )
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (

@@ -24,7 +24,7 @@ from weir.broker.metadata.reassignment import (
     next_step,
     report_of,
 )
-from weir.broker.records.entries import GroupsPlaced, GroupsSettled, NodeJoined, NodeRecord
+from weir.broker.records.registry import GroupsPlaced, GroupsSettled, NodeJoined, NodeRecord
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client.nodes import ReportLost, ReportSettled
 from weir_raft.membership import Change, Configuration

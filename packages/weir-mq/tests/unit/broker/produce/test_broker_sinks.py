@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rigs.sinks import Sink, opened
-from weir.broker.records.entries import LogStartMoved, SinkPrepared
+from weir.broker.records.partition import LogStartMoved, SinkPrepared
 from weir.broker.records.staging import StagedRecord
 from weir.broker.state.state import PartitionState
 from weir.errors import (

@@ -16,7 +16,9 @@ from weir.broker.records import access as d
 from weir.broker.records import audit as u
 from weir.broker.records import entries as c
 from weir.broker.records import fleets as f
+from weir.broker.records import partition as part
 from weir.broker.records import quotas as q
+from weir.broker.records import registry as reg
 from weir.broker.records import secrets as z
 from weir.broker.records.topology import TopologyApplied
 from weir.errors import Halted
@@ -26,18 +28,18 @@ from weir.topology.sets import Topology
 SETTINGS = TopicSettings(5, 6)
 TOKEN_KEY = PublicKey("k", Algorithm.ES256, bytes(65))
 RECORDS: list[c.ControlRecord] = [
-    c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
-    c.TopicAltered(3, 4, SettingsChange(None, 6)),
-    c.TopicGrown(3, 4, 90),
-    c.TopicEnds(3, 4, 90, 12, True),
-    c.TopicDeleted(3),
-    c.NodeJoined(2, "host", 6800, 4, 1, 77),
-    c.NodeChanged(2, "draining"),
-    c.GroupsPlaced([(65536, (65536, 131072))]),
-    c.GroupsSettled([(65536, (65536, 131072))]),
-    c.LevelRaised(2),
-    c.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
-    c.SchemaRuleSet(3, None, True),
+    reg.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
+    reg.TopicAltered(3, 4, SettingsChange(None, 6)),
+    reg.TopicGrown(3, 4, 90),
+    reg.TopicEnds(3, 4, 90, 12, True),
+    reg.TopicDeleted(3),
+    reg.NodeJoined(2, "host", 6800, 4, 1, 77),
+    reg.NodeChanged(2, "draining"),
+    reg.GroupsPlaced([(65536, (65536, 131072))]),
+    reg.GroupsSettled([(65536, (65536, 131072))]),
+    reg.LevelRaised(2),
+    reg.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
+    reg.SchemaRuleSet(3, None, True),
     d.AccessFounded(bytes(32)),
     d.UserCreated("default/ann", VERIFIER, ("shop",)),
     d.UserPasswordSet("default/ann", VERIFIER),
@@ -60,35 +62,35 @@ RECORDS: list[c.ControlRecord] = [
     TopologyApplied(7, Topology(0, (row(0), row(1, "access", (0,), 1)))),
     u.AuditProducerOpened(90, 0),
     u.AuditPublished(90, 7),
-    c.Attributed("user:default/ann#3", "192.0.2.7", 70, c.TopicDeleted(3)),
-    c.ProducerOpened(50, 1, "anonymous"),
-    c.ClusterOpened("c", Mode.KEYED),
-    c.MessagesGranted("c", 7, 0, 5, 100, 90),
-    c.MessagesGranted("c", 7, 0, 5, 100, 90, [(0, 2), (4, 5)]),
-    c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
-    c.MessagesReturned("c", 9, [(0, 3), (4, 5)], 100, 90, True),
-    c.GrantsExtended("c", [9, 11], 200, 90),
-    c.GrantsReleased(7),
-    c.LogStartMoved(12, 34, 56),
-    c.StampsRaised(90),
-    c.PartitionJoined(4, 90),
-    c.PartitionSealed(90),
-    c.PartitionEnded(4, 90, 12),
-    c.CursorTaken("c", 7, 5, (0, 4), 200, 90),
-    c.CursorMoved("c", 9, (1, 4), 200, 90, True, True),
-    c.CursorSought("c", (0, 0)),
-    c.AcksPrepared(5, 1, 2, 90, (131072, 131073), [("c", [(9, 0, 3)])]),
-    c.SinkPrepared(5, 1, 2, 90, (131072, 131073), "query", 7),
-    c.SinkForgotten("query"),
-    c.ScatteringsDecided([(5, 1, 2, 90, True, 1)]),
-    c.ScatteringsBarred(90),
-    c.AttemptBarred(5, 1, 2, 90),
-    c.ClusterSought("c", 9),
-    c.ClusterPaused("c", True, 7),
-    c.TopicClusterPaused(1, "c", True),
-    c.ClusterDeleted("c"),
-    c.HubForgotten(0xA17),
-    c.HubBuried(0xA17),
+    reg.Attributed("user:default/ann#3", "192.0.2.7", 70, reg.TopicDeleted(3)),
+    reg.ProducerOpened(50, 1, "anonymous"),
+    part.ClusterOpened("c", Mode.KEYED),
+    part.MessagesGranted("c", 7, 0, 5, 100, 90),
+    part.MessagesGranted("c", 7, 0, 5, 100, 90, [(0, 2), (4, 5)]),
+    part.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
+    part.MessagesReturned("c", 9, [(0, 3), (4, 5)], 100, 90, True),
+    part.GrantsExtended("c", [9, 11], 200, 90),
+    part.GrantsReleased(7),
+    part.LogStartMoved(12, 34, 56),
+    part.StampsRaised(90),
+    part.PartitionJoined(4, 90),
+    part.PartitionSealed(90),
+    part.PartitionEnded(4, 90, 12),
+    part.CursorTaken("c", 7, 5, (0, 4), 200, 90),
+    part.CursorMoved("c", 9, (1, 4), 200, 90, True, True),
+    part.CursorSought("c", (0, 0)),
+    part.AcksPrepared(5, 1, 2, 90, (131072, 131073), [("c", [(9, 0, 3)])]),
+    part.SinkPrepared(5, 1, 2, 90, (131072, 131073), "query", 7),
+    part.SinkForgotten("query"),
+    part.ScatteringsDecided([(5, 1, 2, 90, True, 1)]),
+    part.ScatteringsBarred(90),
+    part.AttemptBarred(5, 1, 2, 90),
+    part.ClusterSought("c", 9),
+    part.ClusterPaused("c", True, 7),
+    reg.TopicClusterPaused(1, "c", True),
+    part.ClusterDeleted("c"),
+    part.HubForgotten(0xA17),
+    part.HubBuried(0xA17),
 ]
 
 
@@ -111,7 +113,7 @@ def test_what_is_stored_of_devices_has_these_bytes() -> None:
         f.DeviceSet(42, 1, True): "94a66465766963652a01c3",
         f.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",
         f.DeviceUsed(42, 7): "93ab6465766963652d757365642a07",
-        c.HubBuried(0xA17): "92ad6875622d746f6d6273746f6e65cd0a17",
+        part.HubBuried(0xA17): "92ad6875622d746f6d6273746f6e65cd0a17",
     }
     for record, data in stored.items():
         assert c.encode_control(record).hex() == data
@@ -123,10 +125,10 @@ def test_what_is_stored_of_the_audit_has_these_bytes() -> None:
     stored: dict[c.ControlRecord, str] = {
         u.AuditProducerOpened(90, 7): "93ae61756469742d70726f64756365725a07",
         u.AuditPublished(90, 7): "93af61756469742d7075626c69736865645a07",
-        c.Attributed("user:a/b#3", "192.0.2.7", 70, c.TopicDeleted(3)): (
+        reg.Attributed("user:a/b#3", "192.0.2.7", 70, reg.TopicDeleted(3)): (
             "95a26279aa757365723a612f622333a93139322e302e322e374692a764656c6574656403"
         ),
-        c.Attributed("", "", 0, d.AccessModeSet("watch")): (
+        reg.Attributed("", "", 0, d.AccessModeSet("watch")): (
             "95a26279a0a00092ab6163636573732d6d6f6465a57761746368"
         ),
     }
@@ -156,7 +158,9 @@ def test_a_message_of_the_audit_topic_has_these_bytes() -> None:
 
 def test_a_topic_without_settings_has_the_defaults() -> None:
     data = msgspec.msgpack.encode(["topic", "ns", "t", 2, "partition", 70])
-    assert c.decode_control(data) == c.TopicCreated("ns", "t", 2, "partition", 70, TopicSettings())
+    assert c.decode_control(data) == reg.TopicCreated(
+        "ns", "t", 2, "partition", 70, TopicSettings()
+    )
 
 
 @pytest.mark.parametrize("data", [["later", 1], ["seek", "c"], ["seek", "c", "x"], []])

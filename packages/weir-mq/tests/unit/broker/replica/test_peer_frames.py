@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import weir_raft as raft
 from weir.broker.records.entries import (
     NOOP,
-    MessagesAcked,
     Payload,
     applied_by,
     entry_of,
@@ -20,6 +19,7 @@ from weir.broker.records.entries import (
     read_back,
     unread,
 )
+from weir.broker.records.partition import MessagesAcked
 from weir.broker.replica.frames import (
     BadMessage,
     FrameKind,

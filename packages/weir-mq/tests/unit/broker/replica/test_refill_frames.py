@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.records.entries import NOOP, GrantsReleased, of_control
+from weir.broker.records.entries import NOOP, of_control
+from weir.broker.records.partition import GrantsReleased
 from weir.broker.replica.frames import (
     BadMessage,
     FrameKind,

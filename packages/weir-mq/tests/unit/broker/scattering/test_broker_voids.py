@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker.records.entries import LogStartMoved, MessagesGranted
+from weir.broker.records.partition import LogStartMoved, MessagesGranted
 from weir.broker.state.clusters import ClusterState
 from weir.model.batch import Batch
 from weir.protocol.client import messages as m

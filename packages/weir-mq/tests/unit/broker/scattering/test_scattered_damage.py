@@ -7,16 +7,8 @@ from typing import Any, cast
 
 import weir_raft as raft
 from weir.broker.groups import find_decisions
-from weir.broker.records.entries import (
-    AttemptBarred,
-    BatchRecord,
-    ControlRecord,
-    Payload,
-    ScatteringsBarred,
-    ScatteringsDecided,
-    entry_of,
-    of_control,
-)
+from weir.broker.records.entries import BatchRecord, ControlRecord, Payload, entry_of, of_control
+from weir.broker.records.partition import AttemptBarred, ScatteringsBarred, ScatteringsDecided
 from weir.broker.replica.group import Group
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.broker.records.entries import MessagesGranted, MessagesReturned
+from weir.broker.records.partition import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import clusters
 from weir.broker.state.clusters import AT_ONCE, ClusterState

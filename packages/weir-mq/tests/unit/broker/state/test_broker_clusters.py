@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker.records.entries import MessagesGranted, MessagesReturned
+from weir.broker.records.partition import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
 from weir.model.topic import Mode

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.records.entries import (
+from weir.broker.records.entries import BatchRecord
+from weir.broker.records.partition import (
     AcksPrepared,
-    BatchRecord,
     ClusterSought,
     LogStartMoved,
     MessagesGranted,

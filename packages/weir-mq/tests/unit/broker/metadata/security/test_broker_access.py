@@ -21,7 +21,7 @@ from weir.broker.records.access import (
     UserRevoked,
     UserRolesChanged,
 )
-from weir.broker.records.entries import SchemaRuleSet, TopicCreated, TopicDeleted
+from weir.broker.records.registry import SchemaRuleSet, TopicCreated, TopicDeleted
 from weir.errors import BadRequest, TooLarge, UnknownRole, UnknownUser, UserExists
 
 PUBLISH = rule("publish", "topic", "default/t")
