@@ -33,7 +33,6 @@ CALLBACKS_MAX = 25
 #: What is larger than the ceilings, and why.
 CROWDED: Mapping[str, str] = {
     "weir.client.client.Client": "it is the public API, a method for each thing that is asked",
-    "weir.host.connections.ClientConnection": "TLS handshakes are to have a class of their own",
 }
 #: Short modules with one importer or none, and why they are modules.
 FRAGMENTS: Mapping[str, str] = {

@@ -56,8 +56,6 @@ class AcceptQueue(Generic[C]):
     """
 
     __slots__ = (
-        "_burst",
-        "_rate",
         "_slow",
         "_slow_numbers",
         "_then",
@@ -65,15 +63,15 @@ class AcceptQueue(Generic[C]):
         "_waiting",
         "closed",
         "failures",
+        "limits",
         "strangers",
     )
 
-    def __init__(
-        self, per_second: float, burst: int, now: float, strangers: Strangers[Any]
-    ) -> None:
-        """Let `burst` connections in at once; who is in and has said nothing is among `strangers`.
+    def __init__(self, limits: ConnectionLimits, now: float, strangers: Strangers[Any]) -> None:
+        """Let connections in as `limits` say; who is in and has said nothing is among `strangers`.
         `now` is in seconds, here and below.
         """
+        self.limits = limits
         self.strangers = strangers
         #: Logins and proofs that failed, by where they came from.
         self.failures = Failures()
@@ -82,9 +80,7 @@ class AcceptQueue(Generic[C]):
         self._slow_numbers = count()
         #: Whether all have to wait: the shard is not there yet.
         self.closed = False
-        self._rate = per_second
-        self._burst = burst
-        self._tokens = float(burst)
+        self._tokens = float(limits.accept_burst)
         self._then = now
         self._waiting: deque[C] = deque()
 
@@ -123,5 +119,7 @@ class AcceptQueue(Generic[C]):
         return found
 
     def _refill(self, now: float) -> None:
-        self._tokens = min(self._burst, self._tokens + self._rate * (now - self._then))
+        limits = self.limits
+        refilled = self._tokens + limits.accepts_per_second * (now - self._then)
+        self._tokens = min(limits.accept_burst, refilled)
         self._then = now

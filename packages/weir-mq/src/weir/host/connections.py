@@ -1,8 +1,11 @@
-"""The connections of clients and devices, between the bytes that come and the events of a shard."""
+"""The connections of clients and devices, between the bytes that come and the events of a shard.
+
+What they do before their hello is in `weir.host.strangers`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Generic
 
@@ -13,20 +16,16 @@ from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
 from weir.broker.runtime.session import ANONYMOUS
 from weir.codec import Buffer
-from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
+from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.ports import Log, Network, Receiver, T
 from weir.host.shard_loop import Backlog, EventQueue, first_part, until_effects
-from weir.host.strangers import BUDGET_PART, Strangers
+from weir.host.strangers import BUDGET_PART, Frames, Handshakes, Strangers, is_link
 from weir.host.unsent_bytes import UnsentBytes
-from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
+from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
-from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Hello, Refusal
+from weir.protocol.client.messages import Refusal
 from weir.protocol.connection import Connection
-from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
-from weir.protocol.frame import ClientFrame
-from weir.protocol.link import LINK_VERSION
 
 #: Above this much unsent a transport is full: it calls `pause_writing`.
 UNSENT_BYTES_MAX = 16 * MIB
@@ -39,15 +38,10 @@ _LAST_WORD_SECONDS = 1.0
 #: How often all connections are looked at.
 SWEEP_SECONDS = 5.0
 
-_HELLO = opcode_of(Hello)
-_LINK = bytes([LINK_VERSION])
-
 #: How far a connection has come: it waits to be let in, is served, is closed once everything sent
 #: is out, or has this side closed while the peer may still read. These are no `Enum`: to look up a
 #: member takes a quarter of a microsecond, and each frame does.
 _QUEUED, _OPEN, _CLOSING, _SHUT = range(4)
-
-Frames = Sequence[ClientFrame | DeviceRequest]
 
 
 class ClientConnection(Generic[T]):
@@ -58,24 +52,20 @@ class ClientConnection(Generic[T]):
     """
 
     __slots__ = (
-        "_certified", "_connections", "_cut_at", "_frame", "_full", "_greeted",
-        "_phase", "_replies", "_rest", "_since", "_transport", "_waiting", "is_throttled",
-        "may_link", "namespace", "queued", "session", "stream",
+        "_connections", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest", "_since",
+        "_transport", "_waiting", "is_throttled", "may_link", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
         """Be known to the shard by `session`."""
         self.session = session
-        #: The user or the device whose certificate it has shown.
-        self._certified: ev.Certified | None = None
         self.stream = Connection()
         #: It may be another node: it is read until that is known, whatever clients wait for.
         self.may_link = False
         #: Whether it is among those `unserved`.
         self.queued = False
-        #: Whether it is not read from because of a quota; and the namespace that it uses.
+        #: Whether it is not read from because of a quota.
         self.is_throttled = False
-        self.namespace = ""
         self._connections = connections
         self._transport: T | None = None
         self._phase = _QUEUED
@@ -87,7 +77,6 @@ class ClientConnection(Generic[T]):
         #: Since when nothing has come, or the frame under way has.
         self._since = connections.time()
         self._replies = UnsentBytes()
-        self._cut_at = 0.0
 
     # -- its host calls -----------------------------------------------------------------------
 
@@ -109,7 +98,7 @@ class ClientConnection(Generic[T]):
         if self._rest:
             self._rest += data
             return True
-        if self.stream.stream is None and data[:1] == _LINK:
+        if self.stream.stream is None and is_link(data):
             self._transport = None
             self._connections.forget(self)
             return False
@@ -155,7 +144,7 @@ class ClientConnection(Generic[T]):
         hold = hold or self._full or self._phase == _QUEUED or self.is_throttled
         is_held = hold and not self.may_link
         if self._rest and not is_held:
-            connections.backlog.parts.add(self.namespace, self)
+            connections.backlog.add_parts(self)
         if self._rest or is_held:
             transport.pause_reading()
         else:
@@ -166,44 +155,6 @@ class ClientConnection(Generic[T]):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- TLS calls, while it shakes hands -----------------------------------------------------
-
-    def begin_tls(self) -> None:
-        """Be nobody to the shard until the handshake is done: it may have to wait for its turn."""
-        if self._phase == _OPEN:
-            self._connections.queue.retract(self.session)
-            self._connections.accept_queue.strangers.unopened.add(self)
-
-    def await_turn(self) -> None:
-        """Wait, with no limit of one's own: others are before it."""
-        self._connections.accept_queue.strangers.waits(self)
-
-    def shakes(self, size: int) -> bool:
-        """A handshake goes on with so many bytes; return whether it may."""
-        strangers = self._connections.accept_queue.strangers
-        strangers.shakes(self, self._connections.time())
-        return strangers.brought(self, size)
-
-    def shaken(
-        self, refusal: str, user: str = "", device: tuple[int, int] | None = None,
-        code: int = Unauthorized.code,
-    ) -> None:  # fmt: skip
-        """The handshake is done, by a `user` or a `device`; a `refusal` is told, see `refuse`."""
-        if user or device is not None:
-            self._certified = ev.Certified(self.session, user, device)
-        strangers = self._connections.accept_queue.strangers
-        strangers.shaken(self)
-        strangers.encrypted.add(self)
-        if self in strangers.unopened:
-            strangers.unopened.discard(self)
-            self._connections.queue.put(ev.Opened(self.session, address=self.address))
-        self.refuse(refusal, code)
-
-    def refuse(self, reason: str, code: int = Unauthorized.code) -> None:
-        """Answer the first frame with why, or a device with the `code`, and close; empty: serve."""
-        if reason and self.session in self._connections.open_now:
-            self._connections.accept_queue.strangers.refusals[self] = code, reason
-
     # -- the connections call -----------------------------------------------------------------
 
     @property
@@ -212,6 +163,16 @@ class ClientConnection(Generic[T]):
         if self._phase != _QUEUED or self._transport is None:
             return self._transport is None
         return self._connections.network.is_gone(self._transport)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was let in, and is not being closed."""
+        return self._phase == _OPEN
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is among the open connections of its shard."""
+        return self.session in self._connections.open_now
 
     @property
     def address(self) -> str:
@@ -224,7 +185,8 @@ class ClientConnection(Generic[T]):
         if self._phase == _QUEUED:
             self._phase = _OPEN
         if self._waiting:
-            self._introduce(self._waiting[0])  # again: its session was not open before
+            # Again: its session was not open before.
+            self._connections.handshakes.introduce(self, self._waiting[0])
             self.serve()
 
     def serve(self) -> None:
@@ -290,13 +252,13 @@ class ClientConnection(Generic[T]):
         if self._transport is None:
             return False
         connections.budget.release(replies.release(self._transport))
-        if self._cut_at and now >= self._cut_at:
+        if replies.is_late(now):
             self.cut()
         if replies.is_stalled(now) and connections.queue.held:
             text = "session %d holds memory that others wait for: cut"
             connections.log.warning(text, self.session)
             self.cut()
-        return replies.size > 0 or self._cut_at > 0
+        return replies.size > 0 or replies.deadline > 0
 
     def sweep(self, limits: ConnectionLimits, now: float) -> None:
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
@@ -391,37 +353,10 @@ class ClientConnection(Generic[T]):
             self.update()
 
     def _meets(self, frames: Frames, came: int) -> bool:
-        """A stranger brought so many bytes: return whether it is served."""
-        strangers = self._connections.accept_queue.strangers
-        if frames and self in strangers.refusals:
-            self._refuse(frames[0], *strangers.refusals[self])
-            return False
-        if frames:
-            self._introduce(frames[0])
-        self._greeted = bool(frames) and _is_hello(frames[0])
-        if self._greeted:
-            strangers.left(self)
-        elif not strangers.brought(self, came):
-            reason = f"over {STRANGER_BYTES_MAX:,} bytes before hello"
-            self._connections.queue.put(ev.LetGo(self.session, reason))
-            return False
-        return True
-
-    def _introduce(self, frame: ClientFrame | DeviceRequest) -> None:
-        """Tell the shard, first of all, whose certificate was shown, and if a login is private."""
-        connections = self._connections
-        if self._certified is not None:
-            connections.queue.put(self._certified)
-        if connections.accept_queue.strangers.may_log_in(self, frame):
-            connections.queue.put(ev.Secured(self.session, origin_of(self.address)))
-
-    def _refuse(self, frame: ClientFrame | DeviceRequest, code: int, reason: str) -> None:
-        if isinstance(frame, ClientFrame):
-            refusal = Refusal(Unauthorized.code, reason, 0)
-            self.send(encode_reply(refusal, frame.opcode, frame.correlation), 0)
-        elif isinstance(frame, DeviceHello):
-            self.answer(encode_welcome(frame.sn, code, 0))
-        self.hang_up(reason)
+        """A stranger brought so many bytes: return whether they are served."""
+        greeted = self._connections.handshakes.takes_hello(self, frames, came)
+        self._greeted = greeted is True
+        return greeted is not None
 
     def _lose(self, error: Refused) -> None:
         """Forget the frame under way, tell the peer why, and close.
@@ -447,7 +382,7 @@ class ClientConnection(Generic[T]):
         self._end_within(_LAST_WORD_SECONDS)
 
     def _end_within(self, seconds: float) -> None:
-        self._cut_at = self._connections.time() + seconds
+        self._replies.deadline = self._connections.time() + seconds
         self._connections.watched[self.session] = self
 
     @property
@@ -458,9 +393,7 @@ class ClientConnection(Generic[T]):
     def _count(self, stream: Connection) -> bool:
         """Tell how much has come and is not served; False if the peer is let go for it."""
         frame, claimed = self._frame, stream.claimed
-        if not self._greeted and claimed > STRANGER_BYTES_MAX:
-            reason = f"a frame of {claimed:,} bytes before hello"
-            self._connections.queue.put(ev.LetGo(self.session, reason))
+        if not self._greeted and not self._connections.handshakes.may_claim(self, claimed):
             return False
         if frame is None:
             frame = self._frame = Incoming(self.session, ANONYMOUS, "")
@@ -504,13 +437,12 @@ class Connections(Generic[T]):
         self.network = network
         self.time = time
         self.log = log
-        self._limits = limits
         self._remote_peer = remote_peer
         self._sessions = count(first_session)
-        self.accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
-            limits.accepts_per_second, limits.accept_burst, time(),
-            Strangers(budget.limit // BUDGET_PART, log),
-        )  # fmt: skip
+        strangers: Strangers[ClientConnection[T]] = Strangers(budget.limit // BUDGET_PART, log)
+        self.accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(limits, time(), strangers)
+        #: What connections do before their hello.
+        self.handshakes: Handshakes[ClientConnection[T]] = Handshakes(queue, strangers)
         self._sweep_at = 0.0
         #: Those that are open, by session.
         self.open_now: dict[int, ClientConnection[T]] = {}
@@ -568,7 +500,7 @@ class Connections(Generic[T]):
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             for one in list(self.open_now.values()):
-                one.sweep(self._limits, now)
+                one.sweep(self.accept_queue.limits, now)
 
     def end_sessions(self, reason: str) -> None:
         """Let the shard end all sessions."""
@@ -594,7 +526,8 @@ class Connections(Generic[T]):
         if self.queue.is_closed:
             one.cut()
             return False
-        most, accepting = self._limits.connections_max, self.accept_queue
+        accepting = self.accept_queue
+        most = accepting.limits.connections_max
         found = self.network.found
         one.may_link = accepting.closed or (bool(found) and one.address in found)
         if len(self.open_now) >= most and not one.may_link:
@@ -621,7 +554,8 @@ class Connections(Generic[T]):
 
     def forget(self, one: ClientConnection[T]) -> None:
         """A connection is gone, or no client's."""
-        self.accept_queue.strangers.left(one)
+        self.handshakes.forget(one)
+        self.backlog.forget(one.session)
         if self.open_now.pop(one.session, None) is not None:
             self.queue.put(ev.Closed(one.session))
 
@@ -680,18 +614,11 @@ class Connections(Generic[T]):
             one.throttle(effect.hold)
 
     def _assign(self, effect: ef.AssignNamespace) -> None:
-        if (one := self.open_now.get(effect.session)) is not None:
-            one.namespace = effect.namespace
-            self.backlog.is_shared = True
+        if effect.session in self.open_now:
+            self.backlog.assign(effect.session, effect.namespace)
 
     def _hold(self, effect: ef.HoldReads) -> None:
         self.queue.held = effect.hold
         self.log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
         for one in list(self.open_now.values()):
             one.update()
-
-
-def _is_hello(frame: ClientFrame | DeviceRequest) -> bool:
-    if isinstance(frame, ClientFrame):
-        return frame.opcode == _HELLO
-    return isinstance(frame, DeviceHello)

@@ -208,6 +208,8 @@ class PendingFrames(Protocol):
 class FrameParts(Protocol):
     """Who has so many small frames that they are served by parts."""
 
+    session: int
+
     def serve_part(self) -> int:
         """Hand on a part of them; return how many bytes that was."""
 
@@ -215,7 +217,7 @@ class FrameParts(Protocol):
 class Backlog:
     """Frames that have come and are not in the queue of events yet, by who has them."""
 
-    __slots__ = ("_queue", "is_shared", "parts", "unserved")
+    __slots__ = ("_namespaces", "_queue", "is_shared", "parts", "unserved")
 
     def __init__(self, queue: EventQueue) -> None:
         """Begin without any; `queue` counts those that are served."""
@@ -227,6 +229,21 @@ class Backlog:
         self.unserved: deque[PendingFrames] = deque()
         #: Those that are served by parts, in turns of their own, by namespace.
         self.parts: FairQueue[FrameParts] = FairQueue(_QUANTUM_BYTES)
+        #: The namespaces of peers, by session.
+        self._namespaces: dict[int, str] = {}
+
+    def assign(self, session: int, namespace: str) -> None:
+        """Serve the parts of a peer in the turns of its namespace."""
+        self._namespaces[session] = namespace
+        self.is_shared = True
+
+    def forget(self, session: int) -> None:
+        """A peer is gone."""
+        self._namespaces.pop(session, None)
+
+    def add_parts(self, one: FrameParts) -> None:
+        """Let a peer stand in line to be served by parts."""
+        self.parts.add(self._namespaces.get(one.session, ""), one)
 
     def serve_next(self) -> None:
         """Serve the next frames of who waits longest in `unserved`."""

@@ -10,14 +10,24 @@ the others wait in line.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from weir.access.failures import origin_of
+from weir.broker.api import events as ev
+from weir.codec import Buffer
+from weir.errors import Unauthorized
 from weir.host.ports import Log
+from weir.host.shard_loop import EventQueue
 from weir.model.ids import is_loopback
 from weir.model.limits import STRANGER_BYTES_MAX, STRANGER_SECONDS
 from weir.protocol.client.access import Login
+from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Hello, Refusal
+from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
 from weir.protocol.frame import ClientFrame
+from weir.protocol.link import LINK_VERSION
 
 #: All strangers together hold at most this part of a shard's budget.
 BUDGET_PART = 8
@@ -40,7 +50,30 @@ class Peer(Protocol):
         """Close at once."""
 
 
-_LOGIN = opcode_of(Login)
+class Connected(Peer, Protocol):
+    """A connection of a shard, before its hello."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was let in, and is not being closed."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is among the open connections of its shard."""
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Write buffers in order; `charged` bytes of the budget come back once they are out."""
+
+    def hang_up(self, reason: str) -> None:
+        """Close once everything sent is out."""
+
+
+Frames = Sequence[ClientFrame | DeviceRequest]
+
+_HELLO, _LOGIN = opcode_of(Hello), opcode_of(Login)
+_LINK = bytes([LINK_VERSION])
+
+D = TypeVar("D", bound=Connected)
 C = TypeVar("C", bound=Peer)
 
 
@@ -125,6 +158,108 @@ class Strangers(Generic[C]):
             one.cut()
 
 
+class Handshakes(Generic[D]):
+    """All connections of a shard that have not said hello, and the certificates that were shown.
+
+    It is one object for all of them: a connection that is served pays nothing for what it did
+    before its hello.
+    """
+
+    __slots__ = ("_certified", "_queue", "_strangers")
+
+    def __init__(self, queue: EventQueue, strangers: Strangers[D]) -> None:
+        """Tell `queue` who came; what `strangers` bring is limited."""
+        self._queue = queue
+        self._strangers = strangers
+        #: The users and the devices whose certificates were shown, until their connections end.
+        self._certified: dict[D, ev.Certified] = {}
+
+    # -- TLS calls, while it shakes hands -----------------------------------------------------
+
+    def begin(self, one: D) -> None:
+        """Hide a connection from the shard until its handshake is done: it may have to wait for
+        its turn.
+        """
+        if one.is_open:
+            self._queue.retract(one.session)
+            self._strangers.unopened.add(one)
+
+    def await_turn(self, one: D) -> None:
+        """Do not count the time of a handshake while others are before it."""
+        self._strangers.waits(one)
+
+    def stepped(self, one: D, size: int, now: float) -> bool:
+        """A handshake went on with so many bytes at `now`, in seconds; return whether it may go
+        on.
+        """
+        self._strangers.shakes(one, now)
+        return self._strangers.brought(one, size)
+
+    def done(
+        self, one: D, refusal: str, user: str = "", device: tuple[int, int] | None = None,
+        code: int = Unauthorized.code,
+    ) -> None:  # fmt: skip
+        """The handshake is done, by a `user` or a `device`; a `refusal` is told, see `refuse`."""
+        strangers = self._strangers
+        if user or device is not None:
+            self._certified[one] = ev.Certified(one.session, user, device)
+        strangers.shaken(one)
+        strangers.encrypted.add(one)
+        if one in strangers.unopened:
+            strangers.unopened.discard(one)
+            self._queue.put(ev.Opened(one.session, address=one.address))
+        self.refuse(one, refusal, code)
+
+    def refuse(self, one: D, reason: str, code: int = Unauthorized.code) -> None:
+        """Answer the first frame with why, or a device with the `code`, and close; empty: serve."""
+        if reason and one.is_known:
+            self._strangers.refusals[one] = code, reason
+
+    # -- connections call ---------------------------------------------------------------------
+
+    def takes_hello(self, one: D, frames: Frames, came: int) -> bool | None:
+        """A stranger brought so many bytes, and these frames: return whether it has said hello.
+        None if it is refused, or brought too much: then nothing of it is served.
+        """
+        strangers = self._strangers
+        if frames:
+            if one in strangers.refusals:
+                _refuse(one, frames[0], *strangers.refusals[one])
+                return None
+            self.introduce(one, frames[0])
+            if _is_hello(frames[0]):
+                strangers.left(one)
+                return True
+        if not strangers.brought(one, came):
+            self._exceeds(one, f"over {STRANGER_BYTES_MAX:,} bytes before hello")
+            return None
+        return False
+
+    def may_claim(self, one: D, size: int) -> bool:
+        """Return whether a stranger may send a frame of so many bytes; if not, it is let go."""
+        if size <= STRANGER_BYTES_MAX:
+            return True
+        self._exceeds(one, f"a frame of {size:,} bytes before hello")
+        return False
+
+    def introduce(self, one: D, frame: ClientFrame | DeviceRequest) -> None:
+        """Tell the shard, first of all, whose certificate was shown, and if a login is private."""
+        if (certified := self._certified.get(one)) is not None:
+            self._queue.put(certified)
+        if self._strangers.may_log_in(one, frame):
+            self._queue.put(ev.Secured(one.session, origin_of(one.address)))
+
+    def forget(self, one: D) -> None:
+        """A connection is gone, or no client's."""
+        self._strangers.left(one)
+        self._certified.pop(one, None)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _exceeds(self, one: D, reason: str) -> None:
+        self._queue.put(ev.LetGo(one.session, reason))
+
+
 class HandshakeTurns(Generic[H]):
     """Whose handshake goes on in this turn, and who waits, in order."""
 
@@ -160,3 +295,24 @@ class HandshakeTurns(Generic[H]):
         if not self._waiting or self._spent >= TURN_SECONDS:
             return None
         return self._waiting.popleft()
+
+
+def is_link(data: bytes) -> bool:
+    """Return whether a connection that begins with `data` is another node's."""
+    return data[:1] == _LINK
+
+
+def _is_hello(frame: ClientFrame | DeviceRequest) -> bool:
+    """Return whether a frame is a client's or a device's hello."""
+    if isinstance(frame, ClientFrame):
+        return frame.opcode == _HELLO
+    return isinstance(frame, DeviceHello)
+
+
+def _refuse(one: Connected, frame: ClientFrame | DeviceRequest, code: int, reason: str) -> None:
+    if isinstance(frame, ClientFrame):
+        refusal = Refusal(Unauthorized.code, reason, 0)
+        one.send(encode_reply(refusal, frame.opcode, frame.correlation), 0)
+    elif isinstance(frame, DeviceHello):
+        one.send((encode_welcome(frame.sn, code, 0),), 0)
+    one.hang_up(reason)

@@ -14,12 +14,14 @@ class UnsentBytes:
     Who has them gives back to the budget what `release` and `drop` return.
     """
 
-    __slots__ = ("_since", "size")
+    __slots__ = ("_since", "deadline", "size")
 
     def __init__(self) -> None:
         """Begin without any."""
         #: How many there are.
         self.size = 0
+        #: By when the other side has to take them, in seconds; 0 while it has time.
+        self.deadline = 0.0
         #: Since which look the other side has taken none of them.
         self._since: float | None = None
 
@@ -35,6 +37,10 @@ class UnsentBytes:
         """Return how many there were: the transport is gone, and all of them with it."""
         dropped, self.size = self.size, 0
         return dropped
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the time to take them is over."""
+        return 0.0 < self.deadline <= now
 
     def is_stalled(self, now: float) -> bool:
         """Look whether they are taken; return whether none was for too long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from weir.host.accept_queue import AcceptQueue
+from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.strangers import Strangers
 
 NOBODY: Strangers[Any] = Strangers(0, logging.getLogger("test"))
@@ -25,12 +25,17 @@ def peer(name: str) -> Any:
     return FakePeer(name)
 
 
+def made(per_second: float, burst: int) -> AcceptQueue[Any]:
+    limits = ConnectionLimits(accepts_per_second=per_second, accept_burst=burst)
+    return AcceptQueue(limits, 0, NOBODY)
+
+
 def names(peers: list[Any]) -> list[str]:
     return [peer.name for peer in peers]
 
 
 def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
+    queue = made(per_second=2, burst=3)
     assert [queue.may_enter(peer(name), 0) for name in "abcde"] == [True] * 3 + [False] * 2
     assert queue.entering(0.4) == []
     assert names(queue.entering(0.5)) == ["d"]
@@ -40,7 +45,7 @@ def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
 
 
 def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
+    queue = made(per_second=2, burst=3)
     waiting = [peer(name) for name in "abcdefgh"]
     assert sum(queue.may_enter(one, 0) for one in waiting) == 3
     for one in waiting[3:7]:
@@ -50,7 +55,7 @@ def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
 
 
 def test_nobody_enters_while_the_shard_is_not_there() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
+    queue = made(per_second=2, burst=3)
     queue.closed = True
     assert not queue.may_enter(peer("early"), 0)
     assert queue.entering(9) == []
@@ -60,12 +65,12 @@ def test_nobody_enters_while_the_shard_is_not_there() -> None:
 
 
 def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
-    queue = AcceptQueue(per_second=1, burst=3, now=0, strangers=NOBODY)
+    queue = made(per_second=1, burst=3)
     assert [queue.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2
 
 
 def test_who_waits_for_failures_of_its_address_holds_up_nobody() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
+    queue = made(per_second=2, burst=3)
     queue.let_wait(peer("slow"), 5.0)
     queue.let_wait(peer("less slow"), 3.0)
     assert queue.slowed == 2

@@ -480,15 +480,15 @@ def test_who_shakes_hands_is_nobody_to_the_shard_until_that_is_done(scene: Scene
     """Its 10 s to say hello must not pass while thousands of handshakes are before it."""
     around = scene.around
     assert opened(around) == [ev.Opened]
-    scene.peer.begin_tls()
+    scene.around.connections.handshakes.begin(scene.peer)
     assert opened(around) == []
-    assert scene.peer.shakes(500)
-    scene.peer.await_turn()
+    assert scene.around.connections.handshakes.stepped(scene.peer, 500, scene.around.time)
+    scene.around.connections.handshakes.await_turn(scene.peer)
     around.time += 100.0
     around.connections.check_connections()
     assert scene.transport.end == "", "it waits, and not by its own fault"
-    assert scene.peer.shakes(500)
-    scene.peer.shaken("")
+    assert scene.around.connections.handshakes.stepped(scene.peer, 500, scene.around.time)
+    scene.around.connections.handshakes.done(scene.peer, "")
     assert opened(around) == [ev.Opened]
     assert around.connections.accept_queue.strangers.used == 0
 
@@ -496,15 +496,15 @@ def test_who_shakes_hands_is_nobody_to_the_shard_until_that_is_done(scene: Scene
 def test_a_shard_that_has_heard_of_one_hears_that_it_is_gone_for_now(scene: Scene) -> None:
     around = scene.around
     around.queue.events.clear()  # it has taken them
-    scene.peer.begin_tls()
+    scene.around.connections.handshakes.begin(scene.peer)
     assert opened(around) == [ev.Closed]
-    scene.peer.shaken("")
+    scene.around.connections.handshakes.done(scene.peer, "")
     assert opened(around) == [ev.Closed, ev.Opened]
 
 
 def test_a_handshake_has_10_s_from_its_first_step(scene: Scene) -> None:
-    scene.peer.begin_tls()
-    scene.peer.shakes(500)
+    scene.around.connections.handshakes.begin(scene.peer)
+    scene.around.connections.handshakes.stepped(scene.peer, 500, scene.around.time)
     scene.around.time += 10.1
     scene.around.connections.check_connections()
     assert scene.transport.end == "cut"
@@ -515,8 +515,8 @@ def test_who_waits_to_be_let_in_is_opened_once_though_it_shakes_hands() -> None:
     Scene(around)
     second = Scene(around)
     assert opened(around) == [ev.Opened]
-    second.peer.begin_tls()
-    second.peer.shaken("")
+    second.around.connections.handshakes.begin(second.peer)
+    second.around.connections.handshakes.done(second.peer, "")
     assert opened(around) == [ev.Opened], "it is not in yet"
     around.time += 2.0
     around.connections.check_connections()
@@ -531,8 +531,8 @@ def told(around: Around) -> list[str]:
 
 def test_a_shard_hears_of_the_certificate_of_a_device(scene: Scene) -> None:
     """It comes before what the device says first, which is not taken with that of others then."""
-    scene.peer.begin_tls()
-    scene.peer.shaken("", device=(7, 3))
+    scene.around.connections.handshakes.begin(scene.peer)
+    scene.around.connections.handshakes.done(scene.peer, "", device=(7, 3))
     scene.peer.receive(device.hello(7, 1, "doors", 0) + device.publish(0, b"open", 0))
     *_, opened_, certified, received = scene.around.queue.events
     assert isinstance(opened_, ev.Opened)
@@ -541,15 +541,17 @@ def test_a_shard_hears_of_the_certificate_of_a_device(scene: Scene) -> None:
 
 
 def test_a_device_is_told_by_a_code_that_its_certificate_is_refused(scene: Scene) -> None:
-    scene.peer.begin_tls()
-    scene.peer.shaken("it is revoked", code=NotAuthenticated.code)
+    scene.around.connections.handshakes.begin(scene.peer)
+    scene.around.connections.handshakes.done(
+        scene.peer, "it is revoked", code=NotAuthenticated.code
+    )
     scene.peer.receive(device.hello(7, 1, "doors", 0))
     assert scene.transport.written == device.encode_welcome(0, NotAuthenticated.code, 0)
 
 
 def test_a_shard_hears_of_a_certificate_before_it_is_asked(scene: Scene) -> None:
-    scene.peer.begin_tls()
-    scene.peer.shaken("", "default/ann")
+    scene.around.connections.handshakes.begin(scene.peer)
+    scene.around.connections.handshakes.done(scene.peer, "", "default/ann")
     scene.greet()
     assert told(scene.around)[-3:] == ["Opened", "Certifieddefault/ann", "Received"]
     assert told(scene.around).count("Certifieddefault/ann") == 1
@@ -559,8 +561,8 @@ def test_a_shard_hears_of_a_certificate_of_a_peer_that_waited_to_be_let_in() -> 
     around = Around(ConnectionLimits(accepts_per_second=1, accept_burst=1))
     Scene(around)
     second = Scene(around)
-    second.peer.begin_tls()
-    second.peer.shaken("", "default/ann")
+    second.around.connections.handshakes.begin(second.peer)
+    second.around.connections.handshakes.done(second.peer, "", "default/ann")
     second.greet()
     around.time += 2.0
     around.connections.check_connections()
@@ -571,8 +573,8 @@ def test_a_shard_hears_of_a_certificate_of_a_peer_that_waited_to_be_let_in() -> 
 def test_a_refusal_is_told_once_in_the_peers_own_dialect() -> None:
     client, hub = Scene(), Scene()
     for one in (client, hub):
-        one.peer.begin_tls()
-        one.peer.shaken("the certificate is revoked")
+        one.around.connections.handshakes.begin(one.peer)
+        one.around.connections.handshakes.done(one.peer, "the certificate is revoked")
     client.greet()
     client.greet()
     (frame,) = ClientStream().receive(client.transport.written)

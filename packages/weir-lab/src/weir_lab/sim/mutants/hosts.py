@@ -73,7 +73,7 @@ def turns_to_enter_never_come_back(patch: Patch) -> None:
     """Once a burst is used up, connections are let in at a rate."""
     patch.source(
         _ACCEPT_QUEUE,
-        "self._tokens + self._rate * (now - self._then)",
+        "self._tokens + limits.accepts_per_second * (now - self._then)",
         "self._tokens",
     )
 

@@ -76,6 +76,7 @@ class TlsAcceptor:
         self.problem = ""
         self.counts = TlsCounts()
         self._connections = connections
+        self._handshakes = connections.handshakes
         self._plaintext = policy.plaintext
         self._loop = asyncio.get_running_loop()
         self._turns: HandshakeTurns[TlsTransport] = HandshakeTurns()
@@ -120,7 +121,7 @@ class TlsAcceptor:
         make = partial(_make, serving.context)
         one = TlsTransport(self, make, peer, lower, begins)
         cast(Any, peer).moved(one)
-        _connection(one).begin_tls()
+        self._handshakes.begin(_connection(one))
         return one
 
     def check_plaintext(self, lower: PlainTransport, data: bytes) -> None:
@@ -132,9 +133,10 @@ class TlsAcceptor:
             if address is None or is_loopback(str(address[0])):
                 return
         self.counts.refused += 1
-        cast(Any, lower.protocol).connection.refuse(
+        self._handshakes.refuse(
+            cast(Any, lower.protocol).connection,
             "this broker takes TLS only: connect to weirs:// with the CA of its set (ca=...), as "
-            "in weirs://broker:6800?ca=ca.pem"
+            "in weirs://broker:6800?ca=ca.pem",
         )
 
     # -- links call ---------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class TlsAcceptor:
     def may_step(self, one: TlsTransport) -> bool:
         """Return whether a handshake may go on now; if not, it does in a later turn."""
         if not self._turns.may_step(one):
-            _connection(one).await_turn()
+            self._handshakes.await_turn(_connection(one))
             self._next_turn()
             return False
         return True
@@ -183,7 +185,7 @@ class TlsAcceptor:
         self._turns.stepped(seconds)
         self.counts.seconds += seconds
         self._next_turn()
-        if not _connection(one).shakes(came):
+        if not self._handshakes.stepped(_connection(one), came, self._connections.time()):
             one.abort()
 
     def kept(self, change: int) -> None:
@@ -209,7 +211,7 @@ class TlsAcceptor:
             device = int(hub), int(generation)
         # A device is told no more of its certificate than a wrong proof tells.
         code = Unauthorized.code if one.peer is None else NotAuthenticated.code
-        _connection(one).shaken(refusal, user, device, code)
+        self._handshakes.done(_connection(one), refusal, user, device, code)
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
         """Count it, and tell of it now and then."""
