@@ -14,12 +14,15 @@ import contextlib
 import ipaddress
 import logging
 import socket
+from typing import TYPE_CHECKING
 
-from weir.broker.shard import Shard
 from weir.model.ids import is_loopback
 from weir.server.config import BadConfig, Config
 from weir.server.disk.node_folder import NodeFolder
 from weir.server.status import Reminder
+
+if TYPE_CHECKING:  # a supervisor asks whether a node is exposed, and needs no shard
+    from weir.broker.shard import Shard
 
 log = logging.getLogger(__name__)
 

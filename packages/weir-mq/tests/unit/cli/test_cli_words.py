@@ -80,7 +80,7 @@ def test_a_family_of_verbs_lists_them(verb: str, capsys: pytest.CaptureFixture[s
     [
         (["fly"], "No such command 'fly'. See `weir --help`"),
         (["pub"], "Missing argument 'topic'. See `weir pub --help`"),
-        (["topic", "create", "t", "--partitions", "0"], "should be greater than or equal to 1"),
+        (["topic", "create", "t", "--partitions", "0"], "0 is not in the range x>=1"),
         (["tail", "t", "--from", "now"], "'now': give earliest, latest, last, an offset"),
         (["tail", "t", "--url", "http://x"], "'http://x' is no address"),
         (["bench", "timeliness", "--size", "3"], "size=3: it must be 16"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -347,3 +348,13 @@ def test_a_failed_disk_ends_the_node_with_its_exit_code(tmp_path: Path, play: Pl
     assert ended.value.code == 74
     with NodeFolder(tmp_path).held():  # and nothing is left that holds the folder
         pass
+
+
+def test_a_supervisor_loads_nothing_of_what_a_shard_is_made_of() -> None:
+    """It would start later, and its shards wait for it."""
+    told = "import sys, weir.server.processes.node; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    loaded = ended.stdout.split()
+    assert "weir.host.supervision" in loaded
+    broker = [name for name in loaded if name.startswith(("weir.broker.", "weir_raft."))]
+    assert sorted(broker) == ["weir.broker.api", "weir.broker.api.settings"]
