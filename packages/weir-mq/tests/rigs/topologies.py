@@ -1,4 +1,4 @@
-"""Topologies as tests draw and write them."""
+"""Topologies, and what relays are asked and told, as tests draw and write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from weir.model.ids import Address
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.relays import AskRelay, RelayTold
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
 
@@ -116,14 +118,22 @@ def id_of(one: SetRow) -> int:
 
 
 _NATURAL = st.integers(0, (1 << 63) - 1)
+_SMALL = st.integers(0, 255)
+_ADDRESS = st.builds(Address, _SMALL, _SMALL, _NATURAL, _SMALL)
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
     DescribeTopology: st.builds(DescribeTopology),
+    AskRelay: st.builds(AskRelay, _ADDRESS, st.binary(max_size=60)),
 }
 #: By kind, the opcode that it answers.
 REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     TopologyState: (
         opcode_of(ApplyTopology),
         st.builds(TopologyState, _NATURAL, topologies(3)),
+    ),
+    # The frame holds one message, in one piece.
+    RelayTold: (
+        opcode_of(AskRelay),
+        st.builds(RelayTold, _ADDRESS, st.just(()) | st.tuples(st.binary(min_size=1, max_size=60))),
     ),
 }

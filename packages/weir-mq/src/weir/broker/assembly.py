@@ -187,7 +187,7 @@ def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
     identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
     time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
     by_log, multi = replication.by_log, replication.multi
-    topics = Topics(_saved_catalog(identity, layout, by_log))
+    topics = Topics(_saved_catalog(identity, layout, by_log), identity.system)
     admission = Admission(replication.writers, budget, replication.disks)
     context = PartitionContext(
         outbox, runtime.reads, budget, time, HighestStamp(), admission, multi, topics,

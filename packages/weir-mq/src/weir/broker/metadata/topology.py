@@ -16,12 +16,12 @@ from weir.broker.records.topology import TopologyApplied
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
-from weir.errors import BadRequest, LevelTooLow, Refused, TopologyChanged
+from weir.errors import BadRequest, LevelTooLow, Refused, TopologyChanged, Unauthorized
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client import topology as t
 from weir.protocol.client.messages import Reply
 from weir.topology.checks import check
-from weir.topology.sets import Topology
+from weir.topology.sets import TopicTags, Topology
 
 #: A refusal names so many of the problems.
 _TOLD_MAX = 4
@@ -53,6 +53,36 @@ class AppliedTopology:
         """Apply a record. Raises `TopologyChanged` where another one came between."""
         self.check_version(record.version - 1)
         self.version, self.topology = record.version, record.topology
+
+    def check_relay(self, topic: str, brokerset: int, node: int) -> TopicTags:
+        """Return which messages of a topic (its full name) a node of a set may hold; any where no
+        topology is applied. Raises `Unauthorized` if none.
+        """
+        if not self.version:
+            return TopicTags(topic)
+        row = self.topology.by_id(brokerset)
+        if row is None or row.tier == "core" or node not in [one.number for one in row.nodes]:
+            raise Unauthorized(
+                f"node {node} of BrokerSet {brokerset} is in no tandem or access set of the "
+                "topology: see `weir topology show`"
+            )
+        held = row.tags_of(topic)
+        if held is None:
+            raise Unauthorized(f"the topology gives no message of {topic} to set {row.name}")
+        return held
+
+    def check_tags(
+        self, topic: str, brokerset: int, node: int, tags: tuple[str, ...] | None
+    ) -> None:
+        """Raise `Unauthorized` unless a node of a set may hold the messages of a topic with these
+        tags; None: all.
+        """
+        held = self.check_relay(topic, brokerset, node)
+        if more := held.lacks(TopicTags(topic, tags)):
+            told = "all tags" if more == ("*",) else f"tag {more[0]!r}"
+            raise Unauthorized(
+                f"the topology does not give {told} of {topic} to BrokerSet {brokerset}"
+            )
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""

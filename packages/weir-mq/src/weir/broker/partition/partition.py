@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import weir_raft as raft
 from weir.broker.consumers.operations import ConsumerRequests, apply_to_clusters
 from weir.broker.partition.fetches import Fetches, StablePositions, end_if_astray
+from weir.broker.partition.relay_pulls import RelayPulls
 from weir.broker.partition.retention import first_needed
 from weir.broker.produce.appender import Admission, Appender, ProduceRequests, VisibleConfirm
 from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher
@@ -45,6 +46,7 @@ from weir.model.ids import node_of, partition_of, topic_of
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HighestStamp, HybridClock, Time
+from weir.relay.messages import AskFilter, Pull, SayHold
 
 
 class Promises(Protocol):
@@ -63,6 +65,9 @@ class TopicFacts(Protocol):
 
     def founded_with(self, group: int) -> int:
         """Return how many partitions the topic of a group was made with."""
+
+    def check_relay(self, group: int, asked: Pull | AskFilter | SayHold) -> None:
+        """Raise `WrongSystem` or `Unauthorized` for what a relay may not ask of a group."""
 
     def check_staging(self, group: int, schema: int) -> None:
         """Raise `LevelTooLow` where nothing is staged yet, or `UnknownSchema` where the schema of
@@ -201,13 +206,14 @@ class PartitionLeader:
         "membership",
         "participant",
         "produce",
+        "relays",
         "stable_positions",
         "stage_requests",
     )
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
-        pauses: tuple[ClusterPause, ...],
+        pauses: tuple[ClusterPause, ...], relays: RelayPulls,
     ) -> None:  # fmt: skip
         """Begin with nobody waiting; `clock` stamps above all that is in the log or promised;
         `pauses` are what the registry says of the topic's clusters.
@@ -229,6 +235,7 @@ class PartitionLeader:
         #: Of devices that publish here, once one does.
         self.device_batcher: DeviceBatcher | None = None
         self.membership = MembershipProposals(group, clock)
+        self.relays = relays
         self._group = group
         self._context = context
         self._state = state
@@ -284,6 +291,7 @@ class PartitionLeader:
             or self.participant.waiting
             or consumers.cursor_leases.waiting
             or consumers.cluster_operations.has_unproposed
+            or self.relays.waiting
         )
 
     @property
@@ -308,11 +316,13 @@ class PartitionLeader:
         self.consumers.check_deadlines()
         self.stable_positions.expire()
         self.participant.check_deadlines()
+        self.relays.look()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.consumers.closed(session)
         self.stable_positions.closed(session)
+        self.relays.closed(session)
 
     def stall(self, error: Refused) -> None:
         """No majority has room for what is under way: tell who waits for it."""
@@ -324,6 +334,7 @@ class PartitionLeader:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
         self.consumers.end(error)
         self.stable_positions.end(error)
+        self.relays.end(error)
 
     def lose(self, error: Refused) -> None:
         """Another leads: refuse all who wait, give back what was charged for them."""
@@ -334,6 +345,7 @@ class PartitionLeader:
         self.stage_requests.lose(error)
         self.consumers.lose(error)
         self.stable_positions.end(error)
+        self.relays.end(error)
 
 
 def apply_control(
@@ -495,8 +507,10 @@ class Partition:
         self.rests_until = 0
 
     def answer_fetches(self) -> None:
-        """Answer the fetches that wait for messages that are there by now."""
+        """Answer the fetches and relays that wait for messages that are there by now."""
         self.fetches.answer_ready()
+        if self.leading is not None:
+            self.leading.relays.look()
 
     def check_deadlines(self) -> None:
         """Let waits end that are over."""
@@ -512,6 +526,7 @@ class Partition:
         self.fetches.drain()
         if self.leading is not None:
             self.leading.consumers.drain(acks)
+            self.leading.relays.end(Unavailable("this node is stopping: ask again shortly"))
 
     def stall(self, error: Refused) -> None:
         """No majority has room for publishes that are under way: tell who waits for them."""
@@ -632,14 +647,18 @@ class Partition:
         return first_needed(self.group, self.state)
 
     def _messages_committed(self) -> None:
-        if self.fetches.waiting:
+        leading = self.leading
+        if self.fetches.waiting or (leading is not None and leading.relays.waiting):
             self._events.readable[self.group.id] = self
-        if self.leading is not None:
-            self.leading.messages_committed()
+        if leading is not None:
+            leading.messages_committed()
 
     def _lead_now(self) -> None:
         context = self.context
         self._events.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), context.highest)
-        self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses)
+        relays = RelayPulls(
+            self.group, self.state, context.reads, context.outbox, context.time, self
+        )
+        self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses, relays)
         self.begin_waiting()  # there may be something that an earlier leader left behind

@@ -12,6 +12,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.fetches import ChunkReads, check_replica, positions_of
 from weir.broker.partition.partition import Partition
+from weir.broker.partition.relay_pulls import message_of
 from weir.broker.produce.appender import Appender
 from weir.broker.produce.batcher import DeviceBatch
 from weir.broker.records.entries import ControlRecord
@@ -20,7 +21,7 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
-from weir.errors import LevelTooLow, NotLeader, Unavailable, UnknownTopic
+from weir.errors import LevelTooLow, NotLeader, Unavailable, UnknownTopic, WrongSystem
 from weir.model.batch import Batch, schema_of
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
 from weir.model.limits import FORMAT_LEVEL_ACCESS, FORMAT_LEVEL_STAGING
@@ -30,6 +31,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.declaration import ControlReply, Request
 from weir.protocol.client.order import Decide, Prepare
 from weir.protocol.client.sinks import ForgetSink, ListSinks, Sink, SinkList, Stage
+from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold
 
 _SINKS_PER_PAGE = 500
 
@@ -37,10 +39,11 @@ _SINKS_PER_PAGE = 500
 class Topics:
     """Looks up topics in the catalog and partitions on this shard."""
 
-    __slots__ = ("_partitions", "catalog", "find")
+    __slots__ = ("_partitions", "_system", "catalog", "find")
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Serve no partition yet."""
+    def __init__(self, catalog: Catalog, system: int) -> None:
+        """Serve no partition of a system yet."""
+        self._system = system
         self.catalog = catalog
         self._partitions: dict[int, Partition] = {}
         #: Returns the partition of a group if it is served here: each request asks.
@@ -87,6 +90,23 @@ class Topics:
             )
         if schema:
             self.catalog.schemas.check_known(self.topic_with(group), schema)
+
+    def check_relay(self, group: int, asked: Pull | AskFilter | SayHold) -> None:
+        """Raise `WrongSystem` for a relay of another system, `Unauthorized` for what the topology
+        does not let its set hold of the topic of a group.
+        """
+        if asked.system != self._system:
+            raise WrongSystem(
+                f"a relay of system {asked.system:x} asks system {self._system:x}", self._system
+            )
+        topology, found = self.catalog.topology, self.topic_with(group)
+        topic = f"{found.namespace}/{found.name}"
+        # A relay without a log asks where to begin, and does not name its tags yet.
+        begins = isinstance(asked, Pull) and asked.offset == UNKNOWN
+        if isinstance(asked, SayHold) or begins:
+            topology.check_relay(topic, asked.brokerset, asked.node)
+        else:
+            topology.check_tags(topic, asked.brokerset, asked.node, asked.tags)
 
     def __contains__(self, group: int) -> bool:
         return group in self._partitions
@@ -262,6 +282,16 @@ def _stage(partition: Partition, caller: Caller, request: Stage) -> None:
     leading.stage_requests.stage(caller, request)
 
 
+def _ask_relay(partition: Partition, caller: Caller, request: m.AskRelay) -> None:
+    group, context = partition.group.id, partition.context
+    leading = partition.led()
+    message = message_of(request)
+    context.topics.check_relay(group, message)
+    context.outbox.touches(caller.session, group)
+    partition.begin_waiting()
+    leading.relays.take(caller, request, message)
+
+
 def _list_sinks(partition: Partition, caller: Caller, request: ListSinks) -> None:
     def say(_: Group, state: PartitionState) -> SinkList:
         known = state.staging.sinks
@@ -381,6 +411,7 @@ BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
     m.Positions: _positions,
     m.Fetch: _fetch,
     m.FetchChunks: _fetch_chunks,
+    m.AskRelay: _ask_relay,
     m.OpenCluster: _open_cluster,
     m.Pull: _pull,
     m.Ack: _change_grants,

@@ -22,12 +22,21 @@ from weir.codec import Buffer, total
 from weir.errors import Overloaded, Refused
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
-from weir.protocol.client.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal, Reply
+from weir.protocol.client.messages import (
+    Confirm,
+    Fetched,
+    FetchedChunks,
+    Granted,
+    Refusal,
+    RelayTold,
+    Reply,
+)
 
 #: The opcode of requests that the shard makes for a device; no frame has it.
 TO_DEVICE = -1
 #: A union would be made anew for each reply.
 _WITH_MESSAGES = (Fetched, Granted)
+_WITH_BYTES = (FetchedChunks, RelayTold)
 #: The opcode of requests that the shard makes for itself; no frame has it, either.
 TO_SHARD = -2
 #: How long a welcome waits for the confirm of what came with its hello: a device that has published
@@ -215,9 +224,10 @@ class Outbox:
             if charged:
                 counts = self.counts.partition(reply.address.group)
                 counts.gave(_messages_in(reply), charged)
-        elif isinstance(reply, FetchedChunks):
-            charged, group = total(reply.batches), reply.address.group
-            self.counts.partition(reply.address.group).gave(0, charged)
+        elif isinstance(reply, _WITH_BYTES):
+            data = reply.message if isinstance(reply, RelayTold) else reply.batches
+            charged, group = total(data), reply.address.group
+            self.counts.partition(group).gave(0, charged)
         elif isinstance(reply, Refusal):
             self.counts.refused[reply.code] += 1
         if charged:

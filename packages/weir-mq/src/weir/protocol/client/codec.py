@@ -54,6 +54,7 @@ _RESPONSE, _ERROR = int(Flags.RESPONSE), int(Flags.ERROR)
 #: Opcodes at hand: looking one up in its class takes as long as decoding a confirm.
 _OP_PRODUCE, _OP_FETCH = opcode_of(m.Produce), opcode_of(m.Fetch)
 _OP_PULL, _OP_FETCH_CHUNKS = opcode_of(m.Pull), opcode_of(m.FetchChunks)
+_OP_ASK_RELAY = opcode_of(m.AskRelay)
 _REPLY_FLAGS = (_RESPONSE, _RESPONSE | _ERROR)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -204,6 +205,10 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
         return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
+    if isinstance(reply, m.RelayTold):
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.message)
     flags = _RESPONSE | _ERROR if isinstance(reply, m.Refusal) else _RESPONSE
     return _framed(flags, opcode, correlation, _pack(_bare(reply)))
 
@@ -245,6 +250,9 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             address, at = _address(frame.body, _CHUNKS.size)
             (index,) = _CHUNKS.unpack_from(frame.body, at)
             return m.FetchedChunks(address, index, _batches(frame.body, at + _CHUNKS.size))
+        if frame.opcode == _OP_ASK_RELAY:
+            address, at = _address(frame.body, 0)
+            return m.RelayTold(address, _batches(frame.body, at))
         reply: m.Reply = _REPLY_DECODERS[frame.opcode].decode(frame.body)
     except (*_MALFORMED, KeyError, BadRequest) as error:
         raise RemoteProtocolError(

@@ -37,6 +37,7 @@ from weir.protocol.client import (
     fleets,
     order,
     quotas,
+    relays,
     schemas,
     sinks,
     tokens,
@@ -102,6 +103,8 @@ from weir.protocol.client.order import SetMark as SetMark
 from weir.protocol.client.order import SubscribeMarks as SubscribeMarks
 from weir.protocol.client.order import TopicCut as TopicCut
 from weir.protocol.client.order import TopicPositions as TopicPositions
+from weir.protocol.client.relays import AskRelay as AskRelay
+from weir.protocol.client.relays import RelayTold as RelayTold
 
 PROTOCOL = 1
 
@@ -483,10 +486,11 @@ REQUESTS: tuple[type[Request], ...] = (
     *fleets.REQUESTS,
     *quotas.REQUESTS,
     *topology.REQUESTS,
+    *relays.REQUESTS,
     *access.REQUESTS,
     *tokens.REQUESTS,
 )
-Reply = ControlReply | Fetched | FetchedChunks | Granted
+Reply = ControlReply | Fetched | FetchedChunks | Granted | RelayTold
 #: All replies there are.
 REPLIES: frozenset[type[Any]] = frozenset(
     {Refusal, *(kind.declaration.answer for kind in REQUESTS if kind.declaration.answer)}

@@ -45,6 +45,7 @@ def test_only_opcodes_with_batches_have_large_bodies() -> None:
         opcode_of(m.FetchChunks),
     }
     data |= {opcode_of(m.Scatter), opcode_of(m.Prepare), opcode_of(Stage), opcode_of(Publish)}
+    data.add(opcode_of(m.AskRelay))
     large = {
         opcode
         for opcode in map(opcode_of, m.REQUESTS)
