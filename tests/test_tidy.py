@@ -50,7 +50,7 @@ OF_THE_MACHINE = ("system",)
 MACHINE = {"time", "secrets", "uuid", "threading", "concurrent", "subprocess", "signal"}
 #: What a set of them is iterated by is their hashes: of numbers, themselves.
 NUMBERS = {"int", "str", "bytes"}
-PRINTING = ("cli/", "spark/jobs")
+PRINTING = (f"{TOC}cli.py", "cli/", "spark/jobs")
 
 # Each pattern is spelt so that it does not match itself.
 MARKER = re.compile(r"\b(T[O]DO|FI[X]ME|X[X]X|HA[C]K|NotImplemented[E]rror)\b|pragma: no[ ]cover")

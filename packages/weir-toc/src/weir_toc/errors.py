@@ -25,3 +25,23 @@ class SendBufferFull(TocError):
 
 class Fenced(TocError):
     """This process was silent for too long and others go on without it: join again."""
+
+
+class LogDamaged(TocError):
+    """The file of a controller's member is damaged, or another's. It is left as it is."""
+
+
+class LogInUse(TocError):
+    """Another process has the file of a controller's member open."""
+
+
+class ControlError(TocError):
+    """A frame of the control protocol that is none. The connection that brought it ends."""
+
+
+class Refused(TocError):
+    """The controller refused a request; its words say what to do."""
+
+
+class NotSent(TocError):
+    """A scattering never left: a receiver has failed, or did not answer."""

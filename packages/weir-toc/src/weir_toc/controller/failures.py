@@ -18,8 +18,9 @@ is removed at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 from weir_toc.controller.entries import (
     Command,
@@ -35,7 +36,7 @@ from weir_toc.controller.entries import (
     Remove,
     SetRoutes,
 )
-from weir_toc.topology import Link, Topology, rack_of
+from weir_toc.topology import Link, Routes, Topology, rack_of
 
 #: One direction of a link: the switch that listens, and its neighbour.
 Port = tuple[int, int]
@@ -113,6 +114,45 @@ class FailureState:
             for failure in self.failures.values()
             for to in sorted(failure.waiting)
         ]
+
+    def switch_started(self, switch: int) -> None:
+        """A switch runs that did not answer before. No process is behind it, and no register."""
+        self._dead_switches.discard(switch)
+
+    def current_routes(self, switch: int) -> Routes:
+        """Return to which racks each neighbour of a switch leads now."""
+        return self.topology.routes(switch, self._dead_links())
+
+    def dump(self) -> dict[str, Any]:
+        """Return all of this state but the topology, as values for JSON."""
+        return {
+            "processes": sorted(self.processes),
+            "failed": [list(one) for one in self.failed.items()],
+            "failures": [
+                [one.number, one.processes, [astuple(port) for port in one.inputs],
+                 sorted(one.waiting)]
+                for one in self.failures.values()
+            ],
+            "numbers": self._numbers,
+            "silent": [astuple(one) for one in self._silent.values()],
+            "decided": sorted(self._decided),
+            "unanswering": sorted(self._unanswering),
+            "dead_switches": sorted(self._dead_switches),
+        }  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take the state that `dump` returned. The topology is the same."""
+        self.processes = {*state["processes"]}
+        self.failed = dict(state["failed"])
+        for number, processes, inputs, waiting in state["failures"]:
+            pairs = tuple((process, stamp) for process, stamp in processes)
+            silent = tuple(InputSilent(*one) for one in inputs)
+            self.failures[number] = Failure(number, pairs, silent, {*waiting})
+        self._numbers = state["numbers"]
+        self._silent = {(one[0], one[1]): InputSilent(*one) for one in state["silent"]}
+        self._decided = {(switch, neighbour) for switch, neighbour in state["decided"]}
+        self._unanswering = {*state["unanswering"]}
+        self._dead_switches = {*state["dead_switches"]}
 
     # -- decisions -----------------------------------------------------------------------------
 

@@ -1,0 +1,168 @@
+"""`weir-toc`: runs members of the controller and aggregators, and shows their status."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from weir_toc import __version__
+from weir_toc.controller.records import Founded
+from weir_toc.errors import TocError
+from weir_toc.hosts.controller import Controller
+from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
+from weir_toc.topology import Topology
+
+#: Exit codes.
+FAILED, NO_MAJORITY = 1, 3
+
+
+def run() -> None:
+    """The entry point."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except TocError as error:
+        print(f"weir-toc: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"weir-toc: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="weir-toc", description="Total order for packets: controller, aggregators, status."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    controller = verbs.add_parser("controller", help="run one member of the controller")
+    controller.add_argument("--id", type=int, required=True, help="which member this is, from 1")
+    controller.add_argument(
+        "--members", required=True, help="all members in order: toc://host:port,host:port,host:port"
+    )
+    controller.add_argument("--folder", type=Path, required=True, help="where its log is kept")
+    controller.add_argument("--racks", type=int, default=1)
+    controller.add_argument("--spines", type=int, default=0)
+    controller.add_argument("--cores", type=int, default=0)
+    controller.add_argument(
+        "--interval-ms", type=float, default=1.0,
+        help="time between beacons; 5 from 16 processes on two cores",
+    )  # fmt: skip
+    controller.set_defaults(run=_controller)
+    status = verbs.add_parser("status", help="show what the members of the controller know")
+    status.add_argument("url", help="toc://host:port,host:port,host:port")
+    status.set_defaults(run=_status)
+    for verb in (controller, status):
+        verb.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _controller(options: argparse.Namespace) -> int:
+    members = dict(enumerate(addresses_of(options.members), 1))
+    if options.id not in members:
+        raise TocError(f"--id {options.id}: there are members 1 to {len(members)}")
+    if not 0.1 <= options.interval_ms <= 1_000:
+        raise TocError("--interval-ms: 0.1 to 1000 are possible")
+    Topology.tree(options.racks, options.spines, options.cores)
+    shape = (options.racks, options.spines, options.cores)
+    founding = Founded(*shape, int(options.interval_ms * 1_000_000))
+    controller = Controller(options.id, members, options.folder, founding)
+    host, port = members[options.id]
+    log = controller.log
+    recovered = {"member": options.id, "host": host, "port": port, "log_bytes": log.size,
+                 "torn_bytes": log.torn}  # fmt: skip
+    _say(options.json, "controller", recovered)
+    return _until_told(controller.run())
+
+
+def _status(options: argparse.Namespace) -> int:
+    members = asyncio.run(_ask_all(addresses_of(options.url)))
+    leader = next((one for one in members if one.get("role") == "leader"), None)
+    has_majority = leader is not None
+    if options.json:
+        print(json.dumps({"majority": has_majority, "members": members}))
+    else:
+        for one in members:
+            print(_line(one))
+        if leader is not None:
+            _print_network(leader)
+        else:
+            print("no majority: reliable delivery stands still once a process or a link fails")
+    return 0 if has_majority else NO_MAJORITY
+
+
+async def _ask_all(addresses: Sequence[Address]) -> list[Frame]:
+    async def ask(address: Address) -> Frame:
+        try:
+            found = await ask_once(address, {"op": "status"})
+        except (OSError, EOFError, TimeoutError, TocError) as error:
+            found = {"problem": f"no answer: {error or type(error).__name__}"}
+        return {"address": f"{address[0]}:{address[1]}", **found}
+
+    return [*await asyncio.gather(*(ask(one) for one in addresses))]
+
+
+def _line(one: Frame) -> str:
+    if "role" not in one:
+        return f"{one['address']}  {one['problem']}"
+    text = f"{one['address']}  member {one['member']}  {one['role']}  term {one['term']}"
+    return f"{text}  {one['problem']}".rstrip()
+
+
+def _print_network(leader: Frame) -> None:
+    network = leader.get("network")
+    if network is None:
+        print("the network is not founded yet")
+        return
+    print(f"racks {network['racks']}  spines {network['spines']}  cores {network['cores']}  "
+          f"T {network['interval_ns'] / 1e6:g} ms")  # fmt: skip
+    for switch in leader["switches"]:
+        state = "" if switch["connected"] else "  not connected"
+        print(f"aggregator {switch['switch']:#x}  {switch['host']}:{switch['port']}{state}")
+    for process in leader["processes"]:
+        state = "" if process["connected"] else "  not connected"
+        print(f"process {process['process']}  {process['name']}{state}")
+    for failure in leader["unsettled"]:
+        print(f"failure {failure['failure']} waits for {failure['waiting']}")
+
+
+def _say(as_json: bool, event: str, facts: Frame) -> None:
+    """Print one line that says what runs."""
+    if as_json:
+        print(json.dumps({"event": event, **facts}), flush=True)
+    else:
+        print(event, *(f"{key}={value}" for key, value in facts.items()), flush=True)
+
+
+def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:
+    """Run until SIGTERM or SIGINT."""
+
+    async def body() -> None:
+        task = asyncio.ensure_future(coroutine)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            return
+
+    try:
+        asyncio.run(body())
+    except* TocError as group:
+        raise group.exceptions[0] from None
+    except* OSError as group:
+        raise group.exceptions[0] from None
+    return 0

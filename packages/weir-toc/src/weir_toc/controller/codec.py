@@ -1,0 +1,158 @@
+"""Entries and commands as JSON: in the controller's log, and in frames between it and the nodes.
+
+Each is a list: the name of its class, then its fields in order. A nested entry is such a list, a
+set of racks a sorted list. All numbers are integers of 0 to 2^63 - 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import cast
+
+from weir_toc.controller.entries import (
+    Command,
+    Completed,
+    Decide,
+    Fail,
+    Freeze,
+    InputSilent,
+    LinkJoined,
+    NodeSilent,
+    ProcessJoined,
+    Remove,
+    SetRoutes,
+)
+from weir_toc.controller.records import (
+    Founded,
+    Record,
+    Registered,
+    Removed,
+    Report,
+    Reported,
+    SwitchStarted,
+)
+from weir_toc.errors import ControlError
+
+#: A longer name of a process or of a host is refused.
+NAME_CHARACTERS_MAX = 255
+_NUMBER_MAX = (1 << 63) - 1
+
+_REPORTS = {one.__name__: one for one in (
+    ProcessJoined, LinkJoined, InputSilent, Completed, Removed,
+)}  # fmt: skip
+_RECORDS = {one.__name__: one for one in (
+    Founded, Registered, SwitchStarted, NodeSilent, Decide,
+)}  # fmt: skip
+_COMMANDS = {one.__name__: one for one in (Freeze, Remove)}
+
+
+def encode_record(record: Record) -> bytes:
+    """Return a record of the log as bytes."""
+    return json.dumps(_listed(record), separators=(",", ":")).encode()
+
+
+def decode_record(data: bytes) -> Record:
+    """Return the record of these bytes. Raises ControlError for what is none."""
+    try:
+        row = json.loads(data)
+    except ValueError as error:
+        raise ControlError(f"a record that is no JSON: {error}") from error
+    name, rest = _named(row)
+    if name != Reported.__name__:
+        return cast(Record, _made(_RECORDS, name, rest))
+    if len(rest) != 4:
+        raise ControlError(f"a report of {len(rest)} fields: 4 are due")
+    node, incarnation, number = (_number(one) for one in rest[:3])
+    return Reported(node, incarnation, number, report_from(rest[3]))
+
+
+def report_to(report: Report) -> list[object]:
+    """Return what a node reports as a list for JSON."""
+    return _listed(report)
+
+
+def report_from(row: object) -> Report:
+    """Return what a node reports. Raises ControlError for what is no report."""
+    name, rest = _named(row)
+    return cast(Report, _made(_REPORTS, name, rest))
+
+
+def command_to(command: Command) -> list[object]:
+    """Return a command as a list for JSON."""
+    if isinstance(command, Fail):
+        pairs = [list(pair) for pair in command.processes]
+        return [Fail.__name__, command.to, command.failure, pairs]
+    if isinstance(command, SetRoutes):
+        routes = [[port, sorted(racks)] for port, racks in command.routes.items()]
+        return [SetRoutes.__name__, command.switch, routes]
+    return _listed(command)
+
+
+def command_from(row: object) -> Command:
+    """Return a command of the controller. Raises ControlError for what is none."""
+    name, rest = _named(row)
+    if name == Fail.__name__ and len(rest) == 3:
+        pairs = tuple((_number(one), _number(stamp)) for one, stamp in _pairs(rest[2]))
+        return Fail(_number(rest[0]), _number(rest[1]), pairs)
+    if name == SetRoutes.__name__ and len(rest) == 2:
+        routes = {
+            _number(port): frozenset(_number(rack) for rack in _listing(racks))
+            for port, racks in _pairs(rest[1])
+        }
+        return SetRoutes(_number(rest[0]), routes)
+    return cast(Command, _made(_COMMANDS, name, rest))
+
+
+def _listed(one: object) -> list[object]:
+    values = [getattr(one, field.name) for field in fields(one)]  # type: ignore[arg-type]
+    if isinstance(one, Reported):
+        values[3] = _listed(one.report)
+    return [type(one).__name__, *values]
+
+
+def _made(classes: Mapping[str, type], name: str, rest: list[object]) -> object:
+    made = classes.get(name)
+    if made is None:
+        raise ControlError(f"{name!r} is unknown here: its sender has another version")
+    due = fields(made)
+    if len(rest) != len(due):
+        raise ControlError(f"a {name} of {len(rest)} fields: {len(due)} are due")
+    checked = [
+        _text(value) if field.type == "str" else _number(value)
+        for field, value in zip(due, rest, strict=True)
+    ]
+    return made(*checked)
+
+
+def _named(row: object) -> tuple[str, list[object]]:
+    listing = _listing(row)
+    if not listing or not isinstance(listing[0], str):
+        raise ControlError("a list that does not begin with a name")
+    return listing[0], listing[1:]
+
+
+def _listing(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ControlError(f"{str(value)[:80]!r} is no list")
+    return value
+
+
+def _pairs(value: object) -> list[tuple[object, object]]:
+    found = [_listing(one) for one in _listing(value)]
+    if any(len(one) != 2 for one in found):
+        raise ControlError("a pair has two members")
+    return [(one[0], one[1]) for one in found]
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
+        raise ControlError(f"{str(value)[:80]!r} is no number of 0 to 2^63 - 1")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_CHARACTERS_MAX:
+        raise ControlError(f"a name has 1 to {NAME_CHARACTERS_MAX} characters")
+    return value

@@ -1,0 +1,68 @@
+"""What the controller's log holds: each record is applied by all members, in one order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir_toc.controller.entries import (
+    Completed,
+    Decide,
+    InputSilent,
+    LinkJoined,
+    NodeSilent,
+    ProcessJoined,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """The first record: the network, as `Topology.tree` builds it; its interval T in ns."""
+
+    racks: int
+    spines: int
+    cores: int
+    interval: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A process asks for an id under a name. `nonce` tells a repeated request from another's."""
+
+    name: str
+    rack: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStarted:
+    """An aggregator runs for a switch, and takes packets at this address."""
+
+    switch: int
+    incarnation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A switch has obeyed a `Remove`."""
+
+    switch: int
+    neighbour: int
+    epoch: int
+
+
+Report = ProcessJoined | LinkJoined | InputSilent | Completed | Removed
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a node reported, with its number: it may be sent again, and counts once."""
+
+    node: int
+    incarnation: int
+    number: int
+    report: Report
+
+
+Record = Founded | Registered | SwitchStarted | Reported | NodeSilent | Decide

@@ -1,0 +1,184 @@
+"""The connection of a node to the leader of the controller: it is made again whenever it ends.
+
+What a node reports or asks is sent again by a new connection until it is answered, in the same
+order. Commands of a term below the highest one seen are ignored. Over the same connection a clock
+follows that of the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from time import monotonic_ns
+
+from weir_toc.clock import Clock
+from weir_toc.controller.codec import report_to
+from weir_toc.controller.records import Report
+from weir_toc.errors import ControlError, TocError
+from weir_toc.hosts.frames import (
+    FRAME_BYTES_MAX,
+    Address,
+    Frame,
+    framed_json,
+    number_in,
+    parsed,
+    read_frame,
+)
+
+#: So many reports and requests may wait for their answers.
+UNANSWERED_MAX = 10_000
+#: Frames that the node has not taken yet.
+FRAMES_MAX = 10_000
+#: The clock is compared so often: at first, and from the eighth time on.
+_FIRST_SAMPLES, _FIRST_PAUSE, _PAUSE = 8, 0.01, 0.5
+_AGAIN_AFTER = 0.05
+#: A leader that says nothing for so long is none: its answers to the clock are due all the time.
+_SILENT_AFTER = 3.0
+
+
+class ControlLink:
+    """One node's side. `frames` has what the controller sends: commands, names, exclusion."""
+
+    def __init__(self, addresses: Sequence[Address], hello: Frame) -> None:
+        self.hello = hello
+        self.clock = Clock(monotonic_ns())
+        self.term = 0
+        #: Set once the clock has been set by a leader.
+        self.is_set = asyncio.Event()
+        self.frames: asyncio.Queue[Frame] = asyncio.Queue(FRAMES_MAX)
+        #: Why the last connection ended or none could be made.
+        self.trouble = ""
+        self._addresses = [*addresses]
+        self._next: list[Address] = []
+        self._numbers = 0
+        self._unanswered: dict[int, tuple[Frame, asyncio.Future[Frame] | None]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a leader has answered on the connection of now."""
+        return self._writer is not None
+
+    def now(self) -> int:
+        """Return the synchronised time in nanoseconds."""
+        return self.clock.read(monotonic_ns())
+
+    async def run(self) -> None:
+        """Keep a connection, until cancelled."""
+        turn = 0
+        while True:
+            if self._next:
+                address = self._next.pop()
+            else:
+                address = self._addresses[turn % len(self._addresses)]
+                turn += 1
+            try:
+                await self._converse(address)
+            except (OSError, EOFError, TimeoutError, ControlError) as error:
+                self.trouble = f"{address[0]}:{address[1]}: {error or type(error).__name__}"
+            if not self._next:
+                await asyncio.sleep(_AGAIN_AFTER)
+
+    def report(self, report: Report) -> None:
+        """Report what the leader must know, until it has confirmed it."""
+        self._ask({"op": "report", "report": report_to(report)}, None)
+
+    async def request(self, frame: Frame) -> Frame:
+        """Send a request; return its answer, however long that takes."""
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        number = self._ask(frame, future)
+        try:
+            return await future
+        finally:
+            self._unanswered.pop(number, None)
+
+    def say(self, frame: Frame) -> None:
+        """Send a frame once, if there is a connection."""
+        if self._writer is not None:
+            self._writer.write(framed_json(frame))
+
+    def _ask(self, frame: Frame, future: asyncio.Future[Frame] | None) -> int:
+        if len(self._unanswered) >= UNANSWERED_MAX:
+            raise TocError(f"the controller has not answered {UNANSWERED_MAX} reports: is it gone?")
+        self._numbers += 1
+        numbered = {**frame, "number": self._numbers}
+        self._unanswered[self._numbers] = numbered, future
+        self.say(numbered)
+        return self._numbers
+
+    # -- one connection ------------------------------------------------------------------------
+
+    async def _converse(self, address: Address) -> None:
+        async with asyncio.timeout(_SILENT_AFTER):
+            reader, writer = await asyncio.open_connection(*address)
+        sampling: asyncio.Task[None] | None = None
+        try:
+            writer.write(framed_json({**self.hello, "term": self.term}))
+            frame = await self._read(reader)
+            if frame["op"] == "moved":
+                self._follow(frame)
+                return
+            if frame["op"] != "welcome":
+                raise ControlError(f"it answered {frame['op']!r}: {frame.get('why', '')}")
+            term = number_in(frame, "term")
+            if term < self.term:
+                raise ControlError(f"it leads in term {term}, and {self.term} has begun")
+            self.term = term
+            self._writer = writer
+            for numbered, _ in self._unanswered.values():
+                writer.write(framed_json(numbered))
+            sampling = asyncio.create_task(self._sample(writer))
+            while True:
+                frame = await self._read(reader)
+                received = monotonic_ns()
+                if frame["op"] == "moved":
+                    self._follow(frame)
+                    return
+                self._take(frame, received)
+        finally:
+            self._writer = None
+            if sampling is not None:
+                sampling.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await sampling
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Frame:
+        async with asyncio.timeout(_SILENT_AFTER):
+            return parsed(*await read_frame(reader, FRAME_BYTES_MAX))
+
+    def _follow(self, frame: Frame) -> None:
+        """Try the leader that a member names, if it names one of the addresses given."""
+        to = frame.get("to")
+        if isinstance(to, list) and len(to) == 2 and (to[0], to[1]) in self._addresses:
+            self._next = [(to[0], to[1])]
+        self.trouble = str(frame.get("why", ""))
+
+    def _take(self, frame: Frame, received: int) -> None:
+        op = frame["op"]
+        if op == "clock":
+            sent, reached, answered = (
+                number_in(frame, key) for key in ("sent", "reached", "answered")
+            )
+            self.clock.sample(sent, reached, answered, received)
+            self.is_set.set()
+        elif op in ("done", "refused"):
+            _, future = self._unanswered.pop(number_in(frame, "number"), (None, None))
+            if future is not None and not future.done():
+                future.set_result(frame)
+        elif op == "command" and number_in(frame, "term") < self.term:
+            pass  # of a leader that was replaced
+        elif self.frames.full():
+            raise ControlError("this node does not take what it is sent")
+        else:
+            self.frames.put_nowait(frame)
+
+    async def _sample(self, writer: asyncio.StreamWriter) -> None:
+        """Compare the clock again and again."""
+        count = 0
+        while True:
+            writer.write(framed_json({"op": "clock", "sent": monotonic_ns()}))
+            await writer.drain()
+            count += 1
+            await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)

@@ -1,0 +1,100 @@
+"""Frames of the control protocol over TCP: u32 length, big-endian, a tag, and the rest.
+
+The tag "j" stands before a JSON object with the key "op", "r" before a message of
+`weir_raft.codec`. A frame above the limit of its side ends the connection before it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from weir_toc.errors import ControlError, TocError
+
+JSON, RAFT = b"j", b"r"
+#: What members send each other, snapshots in pieces of 1 MiB included, and what nodes are sent.
+FRAME_BYTES_MAX = 4 << 20
+#: What a node may send.
+REQUEST_BYTES_MAX = 64 << 10
+#: Who leaves so much unread is disconnected.
+UNREAD_BYTES_MAX = 8 << 20
+
+Frame = dict[str, Any]
+Address = tuple[str, int]
+
+
+def framed(tag: bytes, body: bytes) -> bytes:
+    """Return a frame as it is sent."""
+    return (1 + len(body)).to_bytes(4, "big") + tag + body
+
+
+def framed_json(frame: Frame) -> bytes:
+    """Return a frame of a JSON object."""
+    return framed(JSON, json.dumps(frame, separators=(",", ":")).encode())
+
+
+async def read_frame(reader: asyncio.StreamReader, bytes_max: int) -> tuple[bytes, bytes]:
+    """Return tag and body of the next frame. Raises EOFError at the end, or ControlError."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if not 0 < size <= bytes_max:
+        raise ControlError(f"a frame of {size} bytes: 1 to {bytes_max} are allowed")
+    frame = await reader.readexactly(size)
+    return frame[:1], frame[1:]
+
+
+def parsed(tag: bytes, body: bytes) -> Frame:
+    """Return the object of a frame. Raises ControlError unless it has an "op"."""
+    if tag != JSON:
+        raise ControlError(f"a frame with tag {tag!r} is not expected here")
+    try:
+        frame = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ControlError(f"a frame that is no JSON: {error}") from error
+    if not isinstance(frame, dict) or not isinstance(frame.get("op"), str):
+        raise ControlError('a frame has no "op"')
+    return frame
+
+
+def number_in(frame: Frame, key: str) -> int:
+    """Return an integer of 0 to 2^63 - 1 from a frame. Raises ControlError without one."""
+    value = frame.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ControlError(f"the number {key!r} is missing in a frame {frame.get('op')!r}")
+    return value
+
+
+def text_in(frame: Frame, key: str) -> str:
+    """Return a text of 1 to 255 characters from a frame. Raises ControlError without one."""
+    value = frame.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= 255:
+        raise ControlError(
+            f"the text {key!r} of a frame {frame.get('op')!r} has 1 to 255 characters"
+        )
+    return value
+
+
+def addresses_of(url: str) -> list[Address]:
+    """Return the addresses in `toc://host:port,host:port`. Raises TocError for another form."""
+    scheme, _, rest = url.partition("://")
+    found: list[Address] = []
+    for one in rest.strip("/").split(","):
+        host, _, port = one.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            break
+        found.append((host.strip("[]"), int(port)))
+    else:
+        if scheme == "toc":
+            return found
+    raise TocError(f"{url!r} is not of the form toc://host:port or toc://host:port,host:port")
+
+
+async def ask_once(address: Address, frame: Frame, timeout: float = 3.0) -> Frame:
+    """Send one member a request by a connection of its own; return its answer."""
+    async with asyncio.timeout(timeout):
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(framed_json(frame))
+            return parsed(*await read_frame(reader, FRAME_BYTES_MAX))
+        finally:
+            writer.close()

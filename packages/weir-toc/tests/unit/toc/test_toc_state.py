@@ -1,0 +1,183 @@
+"""Transcripts of the controller's state: names, addresses, reports, and dumps of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from weir_toc.controller.entries import (
+    Completed,
+    Decide,
+    Fail,
+    Freeze,
+    InputSilent,
+    NodeSilent,
+    ProcessJoined,
+    Remove,
+    SetRoutes,
+)
+from weir_toc.controller.pacing import ANSWER_NS_MIN, COLLECT_NS_MIN, Pacing
+from weir_toc.controller.records import (
+    Founded,
+    Record,
+    Registered,
+    Removed,
+    Reported,
+    SwitchStarted,
+)
+from weir_toc.controller.state import ControllerState
+from weir_toc.errors import ControlError
+from weir_toc.topology import Topology, process_id
+
+SWITCH = Topology.tree(1).switch_of_rack(0).id
+A, B, C = (process_id(0, serial) for serial in (1, 2, 3))
+
+
+def founded(*names: str) -> ControllerState:
+    """A network of one rack in which processes of these names have joined."""
+    state = ControllerState()
+    state.apply(Founded(1, 0, 0, 1_000_000))
+    state.apply(SwitchStarted(SWITCH, 1, "h", 9))
+    for number, name in enumerate(names, 1):
+        state.apply(Registered(name, 0, number))
+        state.apply(Reported(SWITCH, 1, number, ProcessJoined(state.names[name].process)))
+    return state
+
+
+def same(state: ControllerState) -> ControllerState:
+    """The state after a dump and a load; they do not differ."""
+    again = ControllerState.load(state.dump())
+    assert again.dump() == state.dump()
+    return again
+
+
+def play(state: ControllerState, record: Record) -> list[object]:
+    """Apply a record, to a loaded copy as well: both command the same."""
+    copy = same(state)
+    commands = state.apply(record)
+    assert copy.apply(record) == commands
+    assert copy.dump() == state.dump()
+    return [one for one in commands if not isinstance(one, SetRoutes)]
+
+
+def test_the_network_is_founded_once_and_first() -> None:
+    state = ControllerState()
+    assert same(state).network is None
+    assert state.apply(Registered("a", 0, 1)) == []
+    assert "not founded" in state.refusal("a", 0)
+    state.apply(Founded(1, 0, 0, 5))
+    state.apply(Founded(2, 1, 0, 9))
+    assert state.network == Founded(1, 0, 0, 5)
+
+
+def test_a_name_is_one_process_s_until_that_has_failed() -> None:
+    state = founded("a")
+    assert state.names["a"].process == A
+    play(state, Registered("a", 0, 99))
+    assert state.names["a"].process == A
+    assert "is here already" in state.refusal("a", 0)
+    assert "no aggregator runs for rack 1" in state.refusal("b", 1)
+    play(state, Registered("b", 0, 5))
+    play(state, Registered("b", 0, 5))
+    assert state.names["b"].process == B
+    play(state, Registered("b", 0, 6))  # the first one has never joined
+    assert state.names["b"].process == C
+    # It joins nevertheless: nobody can address it, so it counts as not answering.
+    play(state, Reported(SWITCH, 1, 9, ProcessJoined(B)))
+    assert state.failures is not None
+    assert state.failures.is_undecided
+
+
+def test_a_failure_is_carried_out_and_its_register_removed() -> None:
+    state = founded("a", "b", "c")
+    play(state, Reported(SWITCH, 1, 9, InputSilent(SWITCH, B, 1, 77)))
+    assert play(state, Decide()) == [Fail(A, 1, ((B, 77),)), Fail(C, 1, ((B, 77),))]
+    assert "b" not in state.names
+    assert state.pending(A) == [Fail(A, 1, ((B, 77),))]
+    assert play(state, Reported(A, 4, 1, Completed(1, A))) == []
+    assert state.pending(A) == []
+    remove = Remove(SWITCH, B, 1)
+    assert play(state, Reported(C, 4, 1, Completed(1, C))) == [remove]
+    # It is kept until the switch says that it obeyed: the leader may change before.
+    assert remove in same(state).pending(SWITCH)
+    play(state, Reported(SWITCH, 1, 10, Removed(SWITCH, B, 1)))
+    assert remove not in state.pending(SWITCH)
+
+
+def test_nobody_answers_for_another_and_a_report_counts_once() -> None:
+    state = founded("a", "b", "c")
+    report = Reported(SWITCH, 1, 9, InputSilent(SWITCH, B, 1, 77))
+    play(state, report)
+    play(state, Decide())
+    play(state, Reported(A, 4, 1, Completed(1, C)))
+    assert state.pending(C) == [Fail(C, 1, ((B, 77),))]
+    before = state.dump()
+    play(state, report)
+    play(state, replace(report, number=3))
+    play(state, replace(report, incarnation=2, number=11))  # no aggregator that is known
+    assert state.dump() == before
+
+
+def test_an_aggregator_that_restarts_has_failed_with_its_processes_first() -> None:
+    state = founded("a", "b")
+    again = SwitchStarted(SWITCH, 2, "h", 10)
+    play(state, again)
+    assert state.switches[SWITCH].port == 9
+    play(state, Decide())
+    assert state.failures is not None
+    assert state.failures.failed.keys() == {A, B}
+    assert state.names == {}
+    play(state, again)
+    assert state.switches[SWITCH].port == 10
+    play(state, Registered("a", 0, 5))
+    play(state, Reported(SWITCH, 2, 1, ProcessJoined(C)))
+    assert state.failures.processes == {C}
+    play(state, Reported(SWITCH, 2, 2, InputSilent(SWITCH, C, 1, 5)))
+    play(state, Decide())
+    assert C in state.failures.failed
+
+
+def test_a_snapshot_that_is_none_is_refused() -> None:
+    for data in (b"", b"{}", b'{"version":2}', b'{"version":1,"network":[1,0,0,5]}'):
+        with pytest.raises(ControlError):
+            ControllerState.load(data)
+
+
+def test_a_leader_decides_after_a_pause_and_does_not_wait_for_ever() -> None:
+    state = founded("a", "b")
+    pacing = Pacing(1_000_000)
+    here = frozenset({SWITCH})
+    assert pacing.due(0, state, here) == []
+    state.apply(Reported(SWITCH, 1, 9, InputSilent(SWITCH, B, 1, 77)))
+    assert pacing.due(1, state, here) == []
+    assert pacing.due(COLLECT_NS_MIN, state, here) == []
+    assert pacing.due(COLLECT_NS_MIN + 1, state, here) == [Decide()]
+    state.apply(Decide())
+    assert pacing.due(100_000_000, state, here) == []
+    # A has not answered in time: it has failed as well.
+    assert pacing.due(100_000_000 + ANSWER_NS_MIN, state, here) == [NodeSilent(A)]
+
+
+def test_a_register_that_is_not_frozen_in_time_is_of_a_dead_switch() -> None:
+    state = founded("a", "b")
+    pacing = Pacing(1_000_000)
+    pacing.commanded(5, Freeze(SWITCH, A))
+    assert pacing.due(4 + ANSWER_NS_MIN, state, frozenset({SWITCH})) == []
+    assert pacing.due(5 + ANSWER_NS_MIN, state, frozenset({SWITCH})) == [NodeSilent(SWITCH)]
+    pacing.commanded(5, Freeze(SWITCH, A))
+    state.apply(Reported(SWITCH, 1, 9, InputSilent(SWITCH, A, 1, 77)))
+    assert NodeSilent(SWITCH) not in pacing.due(9 * ANSWER_NS_MIN, state, frozenset({SWITCH}))
+
+
+def test_an_aggregator_that_is_not_connected_is_given_up() -> None:
+    state = founded("a")
+    pacing = Pacing(1_000_000)
+    assert pacing.due(7, state, frozenset()) == []
+    assert pacing.due(8, state, frozenset({SWITCH})) == []
+    assert pacing.due(9, state, frozenset()) == []
+    assert pacing.due(8 + ANSWER_NS_MIN, state, frozenset()) == []
+    assert pacing.due(9 + ANSWER_NS_MIN, state, frozenset()) == [NodeSilent(SWITCH)]
+    state.apply(NodeSilent(SWITCH))
+    assert state.failures is not None
+    assert state.failures.is_undecided
