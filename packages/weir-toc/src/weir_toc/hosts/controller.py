@@ -91,10 +91,8 @@ class ReferenceClock:
 
     def now(self) -> int:
         """Return the reference time: that of earlier leaders, as well as this member knows it."""
-        if self._link.is_set.is_set():
-            found = self._link.now()
-        else:
-            found = monotonic_ns() + self._offset
+        follows = self._link.is_set.is_set()
+        found = self._link.now() if follows else monotonic_ns() + self._offset
         self._time = max(self._time, found)
         return self._time
 
