@@ -76,7 +76,12 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
     m.ListTopics: st.builds(m.ListTopics, TEXT, TEXT),
     m.ListOffsets: st.builds(m.ListOffsets, TEXT, TEXT, NATURAL, st.lists(NATURAL, max_size=3)),
-    m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE),
+    m.CreateTopic: st.builds(
+        m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE, NATURAL, st.just("") | TEXT
+    ),
+    m.RestoreTopic: st.builds(
+        m.RestoreTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE, NATURAL, TEXT, TEXT, DEVICE_HUB
+    ),
     m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
     m.Follow: st.builds(m.Follow, NATURAL),
     m.ReachRegistry: st.just(m.ReachRegistry()),
@@ -231,6 +236,7 @@ INFO = st.builds(
     st.lists(st.tuples(NATURAL, NATURAL), max_size=2).map(tuple),
     NATURAL,
     st.booleans(),
+    st.just("") | TEXT,
 )
 CLUSTER = st.builds(
     a.ClusterInfo,

@@ -104,6 +104,7 @@ class Requests:
             m.Ping: self._ping,
             m.DescribeTopic: self._describe,
             m.CreateTopic: self._create,
+            m.RestoreTopic: self._create,
             m.OpenProducer: self._open_producer,
             m.Follow: self._follow,
             m.ReachRegistry: self._reach_registry,

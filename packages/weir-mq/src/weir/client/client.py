@@ -61,9 +61,16 @@ from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion
 from weir.client.sinks import Sink, forget, list_sinks
 from weir.client.topology import SystemTopology
-from weir.errors import WeirError
+from weir.errors import LevelTooLow, WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
-from weir.model.topic import Order, check_order
+from weir.model.topic import (
+    DEFAULT_SETTINGS,
+    Order,
+    TopicSettings,
+    as_change,
+    check_key_by,
+    check_order,
+)
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import sinks as s
@@ -337,6 +344,7 @@ class Client:
         scatter_with: Sequence[str] | None = None,
         until_done: Sequence[str] | None = None,
         replicas: int = 0,
+        key_by: str = "",
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
 
@@ -346,15 +354,48 @@ class Client:
         to it and to other topics if each is to `scatter_with` the others. Messages go too once
         every cluster named by `until_done` has acknowledged them (["*"]: every cluster there is;
         []: none is asked). A new topic has so many `replicas`, each on another node (0: three, as
-        far as there are nodes).
+        far as there are nodes). With `key_by` "device", messages of devices have the number of
+        their hub as their key (8 bytes, little-endian), so keyed clusters keep each hub's order.
         """
         change = change_of(retention, retention_bytes, scatter_with, until_done)
         check_order(order)
         whole_number("partitions", partitions)
         whole_number("replicas", replicas, 0)
-        request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
+        check_key_by(key_by)
+        request = m.CreateTopic(name, partitions, order, if_absent, change, replicas, key_by)
         # Without if_absent a second try could meet the topic that the first one made.
-        return await self._network.request(request, m.TopicInfo, again=if_absent)
+        info = await self._network.request(request, m.TopicInfo, again=if_absent)
+        if key_by and info.key_by != key_by:
+            raise LevelTooLow(
+                f"topic {info.full_name} has no key_by: its broker is of a release before, which "
+                "knows none. Upgrade all nodes, and delete the topic to create it anew",
+                0,
+            )
+        return info
+
+    async def restore_topic(
+        self,
+        name: str,
+        source: str,
+        system: int,
+        partitions: int = 1,
+        order: Order = "partition",
+        *,
+        settings: TopicSettings = DEFAULT_SETTINGS,
+        key_by: str = "",
+    ) -> m.TopicInfo:
+        """Create a topic, for what a backup holds of the topic `source` of a `system`, as its
+        manifest names them. It needs the right to `restore` in the namespaces of both. Raises
+        `TopicExists`.
+        """
+        check_order(order)
+        check_key_by(key_by)
+        whole_number("partitions", partitions)
+        change = as_change(settings)
+        request = m.RestoreTopic(
+            name, partitions, order, False, change, key_by=key_by, source=source, system=system
+        )
+        return await self._network.request(request, m.TopicInfo, again=False)
 
     async def alter_topic(
         self,

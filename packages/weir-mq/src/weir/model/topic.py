@@ -27,6 +27,8 @@ from weir.model.limits import (
 
 #: What of a topic has one order for all who read it: each partition, or all of them together.
 Order = Literal["partition", "total"]
+#: What gives the messages of devices a key: nothing, or their hub, as 8 bytes little-endian.
+KeyBy = Literal["", "device"]
 #: The value of a retention without a limit.
 FOREVER = 0
 #: In `until_done`: every cluster that there is.
@@ -145,6 +147,11 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
         return self.over(settings) == settings
 
 
+def as_change(settings: TopicSettings) -> SettingsChange:
+    """Return what asks for all of these settings."""
+    return SettingsChange(*msgspec.structs.astuple(settings))
+
+
 class End(NamedTuple):
     """A partition that is to end: nothing is published to it any more. Once it is sealed, all of it
     is stamped below `stamp` and lies below `offset`; it is `done` once partition 0 has that.
@@ -173,6 +180,7 @@ class Topic:
     if there are; `floors` are what those that have joined are stamped above. `ends` are those that
     have ended or are about to, by number. `pauses` are the clusters that were paused or resumed, by
     name: a setting of the whole cluster, which each partition's leader brings to its partition.
+    `key_by` says what the messages of devices have as their key; it stays for the topic's life.
     """
 
     id: int
@@ -187,6 +195,7 @@ class Topic:
     floors: tuple[int, ...] = ()
     ends: tuple[End, ...] = ()
     pauses: tuple[ClusterPause, ...] = ()
+    key_by: KeyBy = ""
 
     @property
     def full_name(self) -> str:
@@ -219,11 +228,11 @@ class Topic:
         """Return where a hub publishes unless it names a partition. That changes only if it ends:
         only there is known what it has published, so that nothing it sends again comes twice.
         """
-        return partition_for(U64.pack(hub), self.founded_with, self.closed)
+        return partition_for(key_of_hub(hub), self.founded_with, self.closed)
 
     def places_of_hub(self, hub: int) -> list[int]:
         """Return where a hub publishes, and all places that it may have had before those ended."""
-        key, closed, left = U64.pack(hub), self.closed, set[int]()
+        key, closed, left = key_of_hub(hub), self.closed, set[int]()
         while (place := partition_for(key, self.founded_with, left)) in closed:
             left.add(place)
         return sorted((*left, place))
@@ -275,6 +284,21 @@ def check_order(order: str) -> Order:
             "one)"
         )
     return cast(Order, order)
+
+
+def check_key_by(key_by: str) -> KeyBy:
+    """Return what is a `KeyBy`. Raises `BadRequest` for what is none."""
+    if key_by not in get_args(KeyBy):
+        raise BadRequest(
+            f"key_by={key_by!r}: give 'device' (a hub's messages have its number as their key) or "
+            "leave it out"
+        )
+    return cast(KeyBy, key_by)
+
+
+def key_of_hub(hub: int) -> bytes:
+    """Return the key by which a hub has its partition, and its messages their order."""
+    return U64.pack(hub)
 
 
 def partition_for(key: bytes, partitions: int, closed: Container[int] = ()) -> int:

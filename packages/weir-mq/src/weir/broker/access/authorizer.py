@@ -40,7 +40,7 @@ _NOTHING: tuple[Asked, ...] = ()
 
 
 #: Verbs by which something may be written to a topic, or go from it.
-_WRITES = frozenset(("alter", "create", "delete", "publish"))
+_WRITES = frozenset(("alter", "create", "delete", "publish", "restore"))
 
 
 class TopicNames(Protocol):
@@ -365,6 +365,11 @@ class Authorizer:
             case Resource.NAMESPACE:
                 named = split_name(request.name)[0]
                 yield _Need([Asked(right.verb, "namespace", named) for right in rights])
+            case Resource.NAMESPACES:
+                for named in dict.fromkeys(
+                    split_name(n)[0] for n in (request.name, request.source)
+                ):
+                    yield _Need([Asked(right.verb, "namespace", named) for right in rights])
             case Resource.ANY_TOPIC:
                 yield _Need([Asked(right.verb, "topic", "", True) for right in rights])
             case Resource.PARTS:

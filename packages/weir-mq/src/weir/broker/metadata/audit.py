@@ -207,6 +207,14 @@ def _altered(record: reg.TopicAltered, topics: TopicsById) -> Deed:
     return Deed("alter", "topic", _topic(record.topic, topics), " ".join(said))
 
 
+def _created_with(record: reg.TopicCreatedWith, topics: TopicsById) -> Deed:
+    said = f"partitions={record.partitions} order={record.order}"
+    said += f" key_by={record.key_by}" if record.key_by else ""
+    said += f" source={record.source}" if record.source else ""
+    verb = "restore" if record.source else "create"
+    return Deed(verb, "topic", topic_name(record.namespace, record.name), said)
+
+
 def _paused(record: reg.TopicClusterPaused, topics: TopicsById) -> Deed:
     name = cluster_name(_topic(record.topic, topics), record.cluster)
     return Deed("pause" if record.paused else "resume", "cluster", name)
@@ -265,6 +273,7 @@ _DEEDS: Mapping[type[Any], _Describe] = {
         "create", "topic", topic_name(r.namespace, r.name),
         f"partitions={r.partitions} order={r.order}",
     ),
+    reg.TopicCreatedWith: _created_with,
     reg.TopicAltered: _altered,
     reg.TopicEnds: lambda r, t: Deed(
         "end-partition", "topic", _topic(r.topic, t), f"partition={r.partition}"

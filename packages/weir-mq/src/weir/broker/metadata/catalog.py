@@ -22,6 +22,7 @@ from weir.broker.records.registry import (
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
+    TopicCreatedWith,
     TopicDeleted,
     TopicEnds,
     TopicGrown,
@@ -35,6 +36,7 @@ from weir.model.topic import (
     End,
     Topic,
     TopicSettings,
+    check_key_by,
 )
 from weir.order.clock import stamp_at
 
@@ -207,6 +209,7 @@ class Catalog:
             "total" if record.order == "total" else "partition",
             record.stamp,
             record.settings,
+            key_by=record.key_by if isinstance(record, TopicCreatedWith) else "",
         )
         self._next_topic += 1
         self._add(topic)
@@ -399,8 +402,9 @@ class Catalog:
                 t.settings,
                 t.joining,
                 t.floors,
-                *((t.ends,) if t.ends or t.pauses else ()),
-                *((t.pauses,) if t.pauses else ()),
+                *((t.ends,) if t.ends or t.pauses or t.key_by else ()),
+                *((t.pauses,) if t.pauses or t.key_by else ()),
+                *((t.key_by,) if t.key_by else ()),
             )
             for t in self._topics.values()
         ]
@@ -414,7 +418,8 @@ class Catalog:
         has_audit = bool(self.audit or self.topology)
         has_quotas = bool(self.quotas or has_audit)
         has_fleets = bool(self.fleets or has_quotas)
-        has_access = bool(self.access or has_fleets)
+        has_keys = any(topic.key_by for topic in self._topics.values())
+        has_access = bool(self.access or has_fleets or has_keys)
         return (
             _VERSION if has_access else version,
             self._next_topic,
@@ -452,8 +457,9 @@ class Catalog:
             kept = msgspec.convert(settings, TopicSettings)
             named = id, namespace, name, partitions, founded_with, order, created
             ends = tuple(End(*end) for known in later[:1] for end in known)
-            pauses = tuple(ClusterPause(*row) for known in later[1:] for row in known)
-            catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses))
+            pauses = tuple(ClusterPause(*row) for known in later[1:2] for row in known)
+            key_by = check_key_by(*later[2:3] or ("",))
+            catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses, key_by))
         catalog._ids.holdings = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._ids.held_by = _held_by(catalog._ids.holdings)
         catalog._ids.not_stamped = [

@@ -21,6 +21,7 @@ from weir.broker.metadata.placement import check_replicas
 from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.security.enrolment import Enrolment, FleetVault
 from weir.broker.metadata.security.rewrapping import Rewrapping
+from weir.broker.metadata.security.rules import topic_name
 from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.usage import Dealer
 from weir.broker.records.access import AccessRecord
@@ -42,6 +43,7 @@ from weir.broker.records.registry import (
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
+    TopicCreatedWith,
     TopicDeleted,
     TopicEnds,
     TopicGrown,
@@ -73,11 +75,18 @@ from weir.model.topic import (
     RESERVED_NAMESPACE,
     Topic,
     TopicSettings,
+    check_key_by,
     check_settings,
     split_name,
 )
 from weir.order.clock import HybridClock, Time
-from weir.protocol.client.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
+from weir.protocol.client.messages import (
+    CreateTopic,
+    OpenProducer,
+    ProducerGrant,
+    RestoreTopic,
+    TopicInfo,
+)
 
 
 class GroupPlaces(Protocol):
@@ -182,9 +191,12 @@ class Registry:
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
         check_replicas(request.replicas, len(self.catalog.nodes.active()))
+        key_by = check_key_by(request.key_by)
+        if key_by:
+            self._check_level("a topic with --key-by")
         default = DEFAULT_SETTINGS
         if namespace == RESERVED_NAMESPACE:
-            self._check_level()
+            self._check_level("an audit topic")
             default = TopicSettings(AUDIT_RETENTION_MS)
         settings = request.settings.over(default)
         existing = self.catalog.find(namespace, name)
@@ -195,16 +207,18 @@ class Registry:
             raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
         self.catalog.check_room(namespace, 1, request.partitions)
         stamp = self._clock.stamp(self._time.wall_ms())
-        record = TopicCreated(
-            namespace, name, request.partitions, request.order, stamp, settings, request.replicas
-        )
+        named = namespace, name, request.partitions, request.order
+        record = TopicCreated(*named, stamp, settings, request.replicas)
+        source = _source_of(request)
+        if key_by or (source and self.catalog.level >= FORMAT_LEVEL_ACCESS):
+            record = TopicCreatedWith(*named, stamp, settings, request.replicas, key_by, source)
         self._topics.propose(record, (caller, request))
 
-    def _check_level(self) -> None:
+    def _check_level(self, what: str) -> None:
         level = self.catalog.level
         if level < FORMAT_LEVEL_ACCESS:
             raise LevelTooLow(
-                f"this set writes format level {level}, and an audit topic needs "
+                f"this set writes format level {level}, and {what} needs "
                 f"{FORMAT_LEVEL_ACCESS}: once all nodes run this release, raise it by `weir node "
                 "raise-level`",
                 level,
@@ -391,6 +405,7 @@ class Registry:
             ends,
             schemas.newest,
             schemas.checked,
+            topic.key_by,
         )
 
     def changing(self) -> None:
@@ -430,12 +445,13 @@ class Registry:
 
     def _existing(self, topic: Topic, request: CreateTopic) -> TopicInfo:
         same = (topic.partitions, topic.order) == (request.partitions, request.order)
+        same = same and request.key_by in ("", topic.key_by)
         if request.if_absent and same and request.settings.agrees(topic.settings):
             return self.describe(topic)
         raise TopicExists(
             f"topic {topic.full_name} exists with {_many_partitions(topic.partitions)}, "
-            f"order={topic.order}, {_kept(topic.settings)}; choose another name, use it as it is, "
-            "or alter it",
+            f"order={topic.order}, {_key_by(topic)}{_kept(topic.settings)}; choose another name, "
+            "use it as it is, or alter it",
             topic.id,
         )
 
@@ -450,6 +466,17 @@ class Registry:
 
 def _many_partitions(count: int) -> str:
     return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
+def _source_of(request: CreateTopic) -> str:
+    """Return of which topic of which system the backup is that a topic is restored from."""
+    if not isinstance(request, RestoreTopic):
+        return ""
+    return f"{request.system:x}:{topic_name(*split_name(request.source))}"
+
+
+def _key_by(topic: Topic) -> str:
+    return f"key-by={topic.key_by}, " if topic.key_by else ""
 
 
 def _kept(settings: TopicSettings) -> str:

@@ -69,6 +69,9 @@ class TopicFacts(Protocol):
     def check_relay(self, group: int, asked: Pull | AskFilter | SayHold) -> None:
         """Raise `WrongSystem` or `Unauthorized` for what a relay may not ask of a group."""
 
+    def keys_devices(self, group: int) -> bool:
+        """Return whether messages of devices have a key in the topic of a group."""
+
     def check_staging(self, group: int, schema: int) -> None:
         """Raise `LevelTooLow` where nothing is staged yet, or `UnknownSchema` where the schema of
         the topic of a group has no such version.
@@ -248,7 +251,7 @@ class PartitionLeader:
             context = self._context
             devices = self.device_batcher = DeviceBatcher(
                 self.appender, self._state, producer, context.outbox, context.budget,
-                context.admission,
+                context.admission, context.topics.keys_devices(self._group.id),
             )  # fmt: skip
         devices.publish(batch)
 

@@ -77,6 +77,11 @@ class Topics:
         topic = self.catalog.by_id(topic_of(group))
         return topic.founded_with if topic is not None else 0
 
+    def keys_devices(self, group: int) -> bool:
+        """Return whether messages of devices have the number of their hub as their key."""
+        topic = self.catalog.by_id(topic_of(group))
+        return topic is not None and topic.key_by == "device"
+
     def check_staging(self, group: int, schema: int) -> None:
         """Raise `LevelTooLow` where nothing is staged yet, or `UnknownSchema` where the schema of
         the topic of a group has no version `schema`.

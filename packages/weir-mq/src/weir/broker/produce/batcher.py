@@ -32,6 +32,7 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     TAG_RUN_BYTES,
 )
+from weir.model.topic import key_of_hub
 from weir.protocol.device import DevicePublishes, encode_confirm
 
 #: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
@@ -138,6 +139,7 @@ class DeviceBatcher:
         "_flying",
         "_fresh",
         "_group",
+        "_is_keyed",
         "_outbox",
         "_producer",
         "_sequence",
@@ -152,8 +154,10 @@ class DeviceBatcher:
         outbox: Outbox,
         budget: Budget,
         admission: Admission,
+        is_keyed: bool,
     ) -> None:
         """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
+        Where it `is_keyed`, messages get the number of their hub as their key.
 
         All that it ever proposed is applied by now, or never will be.
         """
@@ -164,6 +168,7 @@ class DeviceBatcher:
         self._outbox = outbox
         self._budget = budget
         self._admission = admission
+        self._is_keyed = is_keyed
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
         self._arrived: list[_Arrived] = []
@@ -360,6 +365,7 @@ class DeviceBatcher:
             sequence=self._sequence,
             base_time=self._appender.wall_us(),
             origins=origins,
+            keys=[key_of_hub(hub) for hub in rows.hubs] if self._is_keyed else None,
             tags=rows.tags if any(rows.tags) else None,
             verified=gathering.is_verified,
         )

@@ -14,7 +14,7 @@ from weir.broker.records.record import Number, Partition, Record
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.topology import TopologyApplied
 from weir.model.ids import PARTITIONS_MAX, VOTER_MAX
-from weir.model.topic import SettingsChange, TopicSettings
+from weir.model.topic import KeyBy, SettingsChange, TopicSettings
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
@@ -33,6 +33,15 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
     stamp: Number
     settings: TopicSettings = TopicSettings()
     replicas: Number = 0
+
+
+class TopicCreatedWith(TopicCreated, frozen=True, array_like=True, tag="topic-with"):
+    """Registry: as `TopicCreated`, of a topic whose messages of devices have a key, or that was
+    restored from the backup of topic `source`, as `SYSTEM:NAMESPACE/TOPIC`. Since format level 3.
+    """
+
+    key_by: KeyBy = ""
+    source: str = ""
 
 
 class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
@@ -166,6 +175,7 @@ SystemRecord = AccessRecord | FleetRecord | SecretsRewrapped | QuotaRecord | Top
 #: What the registry decides.
 RegistryChange = (
     TopicCreated
+    | TopicCreatedWith
     | TopicAltered
     | TopicGrown
     | TopicEnds

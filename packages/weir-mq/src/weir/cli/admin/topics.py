@@ -62,6 +62,14 @@ def create(
             help="How many nodes hold it. [default: 3, as far as there are nodes]",
         ),
     ] = 0,
+    key_by: Annotated[
+        str,
+        typer.Option(
+            metavar="device",
+            help="`device`: messages of devices have the number of their hub as their key, so that "
+            "keyed clusters keep the order of each hub.",
+        ),
+    ] = "",
     if_absent: Annotated[
         bool,
         typer.Option(
@@ -89,6 +97,7 @@ def create(
             scatter_with=_together(scatter_with),
             until_done=clusters,
             replicas=replicas,
+            key_by=key_by,
         )
 
     info = connected(url, work)
@@ -171,6 +180,8 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
         return
     print(f"topic {info.full_name}, id {info.id}, order={info.order}")
     print(f"kept: {shown_retention(info.settings)}")
+    if info.key_by:
+        print("messages of devices have the number of their hub as their key")
     if info.settings.scatter_with:
         print(f"scatters with: {', '.join(info.settings.scatter_with)}")
     print()
@@ -421,4 +432,5 @@ def _settings(info: TopicInfo) -> dict[str, object]:
         "retention_bytes": info.settings.retention_bytes,
         "scatter_with": info.settings.scatter_with,
         "until_done": info.settings.until_done,
+        "key_by": info.key_by,
     }

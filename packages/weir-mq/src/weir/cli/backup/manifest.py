@@ -63,7 +63,9 @@ class Partition(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic as it was. `id` seeds the hashes of its batches; `settings` by their names."""
+    """A topic as it was. `id` seeds the hashes of its batches; `settings` by their names. `key_by`
+    says what its messages of devices had as their key.
+    """
 
     id: int
     namespace: str
@@ -71,6 +73,7 @@ class Topic(msgspec.Struct, frozen=True):
     order: str
     settings: dict[str, Any]
     partitions: list[Partition]
+    key_by: str = ""
 
     @property
     def full_name(self) -> str:

@@ -18,15 +18,24 @@ from weir.cli.backup.sealing import Seal
 from weir.client.client import Client
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
-from weir.errors import BadBatch, DamagedRange, OffsetOutOfRange, UnknownTopic
+from weir.errors import BadBatch, DamagedRange, OffsetOutOfRange, UnknownOpcode, UnknownTopic
 from weir.model.batch import HEADER_SIZE, Batch, Columns
 from weir.model.ids import group_of
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.message import LargeMessage, Message
-from weir.model.topic import FOREVER, RESERVED_NAMESPACE, check_order
+from weir.model.topic import (
+    FOREVER,
+    RESERVED_NAMESPACE,
+    TopicSettings,
+    check_order,
+    full_name_of,
+    split_name,
+)
 from weir.protocol.client.messages import TopicInfo
 
 _TOTAL_SIZE = struct.Struct("<I")
+
+_SETTINGS = TopicSettings.__struct_fields__
 
 #: Told how many messages are done.
 Show = Callable[[int], None]
@@ -55,7 +64,8 @@ async def back_up(
                 done += part.messages
                 show(done)
             settings = msgspec.structs.asdict(info.settings)
-            topics.append(m.Topic(info.id, info.namespace, info.name, info.order, settings, parts))
+            named = info.id, info.namespace, info.name, info.order
+            topics.append(m.Topic(*named, settings, parts, info.key_by))
         made = datetime.now(UTC).isoformat(timespec="seconds")
         system = f"{client.welcome.system:x}"
         manifest = m.Manifest(
@@ -194,30 +204,64 @@ class _Copy:
         return False
 
 
-async def refuse_if_there(client: Client, manifest: m.Manifest) -> None:
+class _Target:
+    """What the topics of a backup are called where they are restored: as they were, or by the same
+    names in one `namespace`.
+    """
+
+    def __init__(self, manifest: m.Manifest, namespace: str) -> None:
+        self._namespace = namespace
+        self.names: dict[str, str] = {}
+        for topic in manifest.topics:
+            if _is_reserved(topic):
+                continue
+            name = f"{namespace}/{topic.name}" if namespace else topic.full_name
+            if name in self.names.values():
+                raise m.BadBackup(
+                    f"the backup has two topics {topic.name}, and both would be {name}: restore "
+                    "without --namespace"
+                )
+            self.names[topic.full_name] = name
+
+    def of(self, topic: m.Topic) -> str:
+        return self.names[topic.full_name]
+
+    def settings(self, topic: m.Topic) -> TopicSettings:
+        """Return the settings of a topic, as far as this release knows them. Topics that it was
+        scattered with have their new names.
+        """
+        known = {name: topic.settings[name] for name in _SETTINGS if name in topic.settings}
+        clusters = tuple(known.pop("until_done", ()))
+        others = ("/".join(split_name(other)) for other in known.pop("scatter_with", ()))
+        together = tuple(full_name_of(*split_name(self.names.get(one, one))) for one in others)
+        return TopicSettings(**known, scatter_with=together, until_done=clusters)
+
+
+async def refuse_if_there(client: Client, target: _Target) -> None:
     """Raise `BadBackup` if one of the topics exists: nothing is mixed with what is there."""
-    for topic in manifest.topics:
-        if _is_reserved(topic):
-            continue
+    for name in target.names.values():
         try:
-            await client.describe(topic.full_name)
+            await client.describe(name)
         except UnknownTopic:
             continue
         raise m.BadBackup(
-            f"topic {topic.full_name} is there already: restore to another node, or delete it first"
+            f"topic {name} is there already: restore to another node, or delete it first"
         )
 
 
-async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show) -> list[str]:
+async def restore(
+    client: Client, backup: Path, manifest: m.Manifest, show: Show, namespace: str = ""
+) -> list[str]:
     """Make the topics and publish all messages; return what is not as it was, a line each.
 
     Keys, tags, times and headers stay, and the order in each partition; the one order of all
     partitions, where the topic has one. Offsets begin at 0, so they stay where the backup's do.
     Stamps are new; clusters, producers and devices' origins are not in the backup. Topics of the
-    brokers' own namespace stay in the backup, since nobody else may write there. Raises `BadBackup`
-    and what a client raises.
+    brokers' own namespace stay in the backup, since nobody else may write there. With a `namespace`
+    all topics are made in that one. Raises `BadBackup` and what a client raises.
     """
-    await refuse_if_there(client, manifest)
+    target = _Target(manifest, namespace)
+    await refuse_if_there(client, target)
     changes = []
     done = 0
     for topic in manifest.topics:
@@ -227,8 +271,9 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
                 "stay in the backup"
             )
             continue
-        await _create(client, topic)
-        async with client.producer(topic.full_name) as producer:
+        name = target.of(topic)
+        await _create(client, manifest, topic, target)
+        async with client.producer(name) as producer:
             before = None
             for part, batch in _in_order(topic, backup):
                 if topic.order == "total" and part is not before and before is not None:
@@ -238,8 +283,8 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
                 show(done)
         for part in topic.partitions:
             if part.ended:
-                await client.end_partition(topic.full_name, part.partition)
-        changes += await _differences(client, topic)
+                await client.end_partition(name, part.partition)
+        changes += await _differences(client, topic, name)
     return changes
 
 
@@ -247,18 +292,27 @@ def _is_reserved(topic: m.Topic) -> bool:
     return topic.namespace == RESERVED_NAMESPACE
 
 
-async def _create(client: Client, topic: m.Topic) -> None:
-    ms, size = topic.settings.get("retention_ms"), topic.settings.get("retention_bytes")
-    await client.create_topic(
-        topic.full_name,
-        len(topic.partitions),
-        check_order(topic.order),
-        if_absent=False,
-        retention="forever" if ms == FOREVER else None if ms is None else ms / 1_000,
-        retention_bytes="forever" if size == FOREVER else size,
-        scatter_with=topic.settings.get("scatter_with"),
-        until_done=topic.settings.get("until_done"),
-    )
+async def _create(client: Client, manifest: m.Manifest, topic: m.Topic, target: _Target) -> None:
+    name, order = target.of(topic), check_order(topic.order)
+    settings = target.settings(topic)
+    try:
+        await client.restore_topic(
+            name, topic.full_name, int(manifest.system or "0", 16), len(topic.partitions), order,
+            settings=settings, key_by=topic.key_by,
+        )  # fmt: skip
+    except UnknownOpcode:  # a broker of a release before, which has no such right
+        ms, size = settings.retention_ms, settings.retention_bytes
+        await client.create_topic(
+            name,
+            len(topic.partitions),
+            order,
+            if_absent=False,
+            retention="forever" if ms == FOREVER else ms / 1_000,
+            retention_bytes="forever" if size == FOREVER else size,
+            scatter_with=settings.scatter_with,
+            until_done=settings.until_done,
+            key_by=topic.key_by,
+        )
 
 
 def _in_order(topic: m.Topic, backup: Path) -> Iterator[tuple[m.Partition, Batch]]:
@@ -312,11 +366,11 @@ def _told(message: Message) -> dict[str, Any]:
     }
 
 
-async def _differences(client: Client, topic: m.Topic) -> list[str]:
-    starts, ends = await client.positions(topic.full_name)
+async def _differences(client: Client, topic: m.Topic, restored: str) -> list[str]:
+    starts, ends = await client.positions(restored)
     found = []
     for part, start, end in zip(topic.partitions, starts, ends, strict=True):
-        name = f"{topic.full_name}/{part.partition}"
+        name = f"{restored}/{part.partition}"
         wanted, there = part.messages, end - start
         if there != wanted:
             found.append(f"{name}: {wanted:,} messages in the backup, {there:,} restored")

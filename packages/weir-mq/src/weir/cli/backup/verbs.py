@@ -81,6 +81,9 @@ def restore(
         str | None,
         typer.Option(metavar="weir://HOST[:PORT]", help="Publish the topics to this node."),
     ] = None,
+    namespace: Annotated[
+        str, typer.Option(help="Restore all topics to this namespace. [default: their own]")
+    ] = "",
     verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -89,7 +92,8 @@ def restore(
 
     A folder is restored to --data, unchanged: never run it beside the node that it was copied from.
     Topics are published to --to: offsets are the same where the backup begins at 0, stamps are
-    new, and messages that were delayed or had expired are delivered like all others.
+    new, and messages that were delayed or had expired are delivered like all others. In a closed
+    set, this needs the right to restore in the namespaces of the backup and in those of the topics.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.backup.manifest import BadBackup, decrypted, read_sealed
@@ -102,7 +106,7 @@ def restore(
         _tell(manifest, backup, as_json, "Next: weir restore")
         return
     if manifest.kind == "folder":
-        if data is None or to is not None:
+        if data is None or to is not None or namespace:
             raise BadBackup(f"{backup} is a node's folder: put it back with --data FOLDER")
         if seal is not None:
             check(backup, manifest)
@@ -122,7 +126,7 @@ def restore(
 
     async def work(client: Client) -> list[str]:
         with progress("messages", total) as show:
-            return await topics.restore(client, plain, opened, show)
+            return await topics.restore(client, plain, opened, show, namespace)
 
     with decrypted(backup, manifest, seal) as (plain, opened):
         changes = connected(address, work)

@@ -350,6 +350,7 @@ class Client(Twin[asynchronous.Client]):
 
     publish = waits(asynchronous.Client.publish)
     create_topic = waits(asynchronous.Client.create_topic)
+    restore_topic = waits(asynchronous.Client.restore_topic)
     alter_topic = waits(asynchronous.Client.alter_topic)
     end_partition = waits(asynchronous.Client.end_partition)
     delete_topic = waits(asynchronous.Client.delete_topic)

@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from weir.errors import (
     BadName,
     ClusterInUse,
+    LevelTooLow,
     OffsetOutOfRange,
     QuotaExceeded,
     TopicExists,
@@ -35,6 +36,8 @@ from weir.protocol.client.declaration import (
 
 #: The number of a hub: all 64 bits of it, which is as large as the encoding lets a number be.
 Hub = Annotated[int, Meta(ge=0)]
+#: The id of a system: so many bits, too.
+System = Annotated[int, Meta(ge=0)]
 
 
 class TopicInfo(ControlReply, frozen=True, array_like=True):
@@ -43,7 +46,7 @@ class TopicInfo(ControlReply, frozen=True, array_like=True):
     `ends` are the partitions that take no more messages, as (partition, stamp). The stamp is 0
     until the partition has ended; then all of its messages are stamped below it. `schema` is the
     number of the newest version of its schema, 0 if it has none; clients check values by it before
-    they send if that is `checked`.
+    they send if that is `checked`. `key_by` says what the messages of devices have as their key.
     """
 
     id: int
@@ -55,6 +58,7 @@ class TopicInfo(ControlReply, frozen=True, array_like=True):
     ends: tuple[tuple[Natural, Natural], ...] = ()
     schema: Natural = 0
     checked: bool = False
+    key_by: str = ""
 
     @property
     def full_name(self) -> str:
@@ -143,7 +147,8 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
 
     `order` is "partition" or "total": what has one order, each partition or all of them together.
     `settings` that are left out have their defaults in a new topic, and are not compared with an
-    existing one. A new topic gets this many `replicas` (0: three, or one per node if fewer).
+    existing one. A new topic gets this many `replicas` (0: three, or one per node if fewer), and
+    by `key_by` "device" the messages of devices get the number of their hub as their key.
     """
 
     declaration = Declaration(
@@ -152,7 +157,7 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
         TopicInfo,
         Retry.SAME,
         rights=(Right("create", Resource.NAMESPACE),),
-        refusals=(TopicExists, BadName, QuotaExceeded),
+        refusals=(TopicExists, BadName, LevelTooLow, QuotaExceeded),
         methods=("Client.create_topic",),
     )
 
@@ -162,6 +167,29 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
     if_absent: bool = True
     settings: SettingsChange = SettingsChange()
     replicas: Natural = 0
+    key_by: str = ""
+
+
+class RestoreTopic(CreateTopic, frozen=True, array_like=True):
+    """Create a topic as `CreateTopic` does, to publish to it what a backup holds of the topic with
+    the full name `source` in `system`.
+
+    It needs the same right in the namespace of the backup: else a backup would be a way into
+    namespaces that its reader may not use.
+    """
+
+    declaration = Declaration(
+        103,
+        Scope.REGISTRY,
+        TopicInfo,
+        Retry.SAME,
+        rights=(Right("restore", Resource.NAMESPACES),),
+        refusals=(TopicExists, BadName, LevelTooLow, QuotaExceeded),
+        methods=("Client.restore_topic",),
+    )
+
+    source: str = ""
+    system: System = 0
 
 
 class AlterTopic(ControlRequest, frozen=True, array_like=True):
@@ -520,6 +548,7 @@ REQUESTS: tuple[type[Request], ...] = (
     ListTopics,
     ListOffsets,
     CreateTopic,
+    RestoreTopic,
     AlterTopic,
     EndPartition,
     DeleteTopic,

@@ -138,6 +138,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, m.Fetch) and not request.tags:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
+    if type(request) is m.CreateTopic and not request.key_by:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     return _framed(0, opcode, correlation, _pack(request))
 
 
@@ -223,8 +226,10 @@ def _bare(reply: m.ControlReply) -> object:
             return msgspec.structs.astuple(reply)[:-1]
         case m.Barriers(ends=()) | a.ClusterList(voids=()):
             return msgspec.structs.astuple(reply)[:-1]
-        case m.TopicInfo(ends=ends, schema=0, checked=False):
-            return msgspec.structs.astuple(reply)[: -2 if ends else -3]
+        case m.TopicInfo(ends=ends, schema=0, checked=False, key_by=""):
+            return msgspec.structs.astuple(reply)[: -3 if ends else -4]
+        case m.TopicInfo(key_by=""):
+            return msgspec.structs.astuple(reply)[:-1]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):

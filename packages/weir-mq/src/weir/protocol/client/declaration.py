@@ -28,6 +28,7 @@ Verb = Literal[
     "list",
     "publish",
     "read",
+    "restore",
     "steer",
 ]
 #: The kinds of resources. A topic is named `NAMESPACE/TOPIC`, a cluster `NAMESPACE/TOPIC:CLUSTER`,
@@ -62,6 +63,7 @@ class Resource(Enum):
     TOPIC = "the topic"
     CLUSTER = "the cluster"
     NAMESPACE = "the namespace"
+    NAMESPACES = "the namespace, and that of `source`"
     SYSTEM = "the system"
     PARTS = "the topic or cluster of each part"
     TOPICS = "each of `topics`"
@@ -73,7 +75,7 @@ class Resource(Enum):
     def kind(self) -> Kind:
         """The kind of resource that a rule must be of."""
         match self:
-            case Resource.NAMESPACE:
+            case Resource.NAMESPACE | Resource.NAMESPACES:
                 return "namespace"
             case Resource.SYSTEM:
                 return "system"

@@ -50,6 +50,7 @@ from weir.protocol.client.admin import DescribeTopic as DescribeTopic
 from weir.protocol.client.admin import ListOffsets as ListOffsets
 from weir.protocol.client.admin import ListTopics as ListTopics
 from weir.protocol.client.admin import OffsetList as OffsetList
+from weir.protocol.client.admin import RestoreTopic as RestoreTopic
 from weir.protocol.client.admin import TopicInfo as TopicInfo
 from weir.protocol.client.admin import TopicList as TopicList
 from weir.protocol.client.consumers import Ack as Ack

@@ -48,6 +48,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     m.FetchChunks: lambda t: m.FetchChunks(t.addresses[0], 1, 1, 1),
     m.DescribeTopic: lambda _: m.DescribeTopic("mine"),
     m.CreateTopic: lambda _: m.CreateTopic("default/more"),
+    m.RestoreTopic: lambda _: m.RestoreTopic("default/more", source="default/old"),
     a.AlterTopic: lambda _: a.AlterTopic("mine"),
     a.EndPartition: lambda _: a.EndPartition("mine", 1),
     a.DeleteTopic: lambda _: a.DeleteTopic("mine"),
@@ -308,3 +309,20 @@ def test_a_scattering_needs_a_right_for_each_of_its_parts(rig: Any) -> None:
         enter(rig, "client", give(access, f"default/u{number}", *rules), number)
         reply = answered(rig, number, m.Scatter(1, 0, 1, 0, sent))
         assert is_refused(reply) == refused, (rules, reply)
+
+
+def test_to_restore_needs_a_right_in_both_namespaces(rig: Any) -> None:
+    """Else a backup would be a way to messages of a namespace that one may not use."""
+    rig.connect(1)
+    close_access([rig.shard])
+    access: Access = catalog_of(rig.shard).access
+    into, source = (rule("restore", "namespace", name) for name in ("shop", "bank"))
+    create = rule("create", "namespace", "shop")
+    for number, (rules, is_allowed) in enumerate(
+        (([into], False), ([source], False), ([create, source], False), ([into, source], True)), 10
+    ):
+        enter(rig, "client", give(access, f"default/u{number}", *rules), number)
+        request = m.RestoreTopic(f"shop/t{number}", source="bank/t", system=10)
+        assert is_refused(answered(rig, number, request)) != is_allowed, rules
+        same = m.RestoreTopic(f"shop/same{number}", source="shop/t", system=10)
+        assert is_refused(answered(rig, number, same)) == (into not in rules), rules

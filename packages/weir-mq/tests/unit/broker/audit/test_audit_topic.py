@@ -105,6 +105,19 @@ def test_a_change_says_who_asked_for_it_and_from_where(rig: Any) -> None:
     assert not len(catalog_of(rig.shard).audit), "what is published is kept no longer"
 
 
+def test_a_restored_topic_says_of_what_it_is_restored(rig: Any) -> None:
+    watched(rig)
+    restored = m.RestoreTopic("shop/a", 2, key_by="device", source="old/a", system=0xAB)
+    rig.answer(1, restored)
+    rig.answer(1, m.CreateTopic("shop/b", key_by="device"))
+    rig.settle()
+    rows = [one for one in published(rig) if one["id"].startswith("change:")]
+    assert [(one["verb"], one["resource"], one["detail"]) for one in rows[1:]] == [
+        ("restore", "shop/a", "partitions=2 order=partition key_by=device source=ab:old/a"),
+        ("create", "shop/b", "partitions=1 order=partition key_by=device"),
+    ]
+
+
 def test_an_open_set_is_audited_once_the_topic_is_created(rig: Any) -> None:
     rig.topic(1, "shop/before")
     info = rig.answer(1, m.CreateTopic("_weir/audit"))

@@ -29,6 +29,7 @@ SETTINGS = TopicSettings(5, 6)
 TOKEN_KEY = PublicKey("k", Algorithm.ES256, bytes(65))
 RECORDS: list[c.ControlRecord] = [
     reg.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
+    reg.TopicCreatedWith("ns", "t", 2, "partition", 70, SETTINGS, 3, "device", "a:ns/t"),
     reg.TopicAltered(3, 4, SettingsChange(None, 6)),
     reg.TopicGrown(3, 4, 90),
     reg.TopicEnds(3, 4, 90, 12, True),
@@ -109,6 +110,10 @@ def test_what_is_stored_of_devices_has_these_bytes() -> None:
         TopologyApplied(7, Topology(0, (row(0),))): (
             "93a8746f706f6c6f6779079200919a00a473657430a4636f726500a0a0919301a5686f737430cd1a90c0"
             "9300ce000151800090"
+        ),
+        reg.TopicCreatedWith("ns", "t", 2, "partition", 70, SETTINGS, 3, "device", "a:ns/t"): (
+            "9aaa746f7069632d77697468a26e73a17402a9706172746974696f6e46940506909003"
+            "a6646576696365a6613a6e732f74"
         ),
         f.DeviceSet(42, 1, True): "94a66465766963652a01c3",
         f.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",

@@ -67,6 +67,15 @@ def test_a_topic_scatters_with_what_it_is_told_to(weir: Weir) -> None:
     assert "scatters" not in weir("topic", "describe", "t")[1]
 
 
+def test_messages_of_devices_get_a_key(weir: Weir) -> None:
+    assert weir("topic", "create", "t", "--key-by", "device")[0] == 0
+    assert "number of their hub as their key\n" in weir("topic", "describe", "t")[1]
+    assert json.loads(weir("topic", "describe", "t", "--json")[1])["topic"]["key_by"] == "device"
+    code, _, complaint = weir("topic", "create", "u", "--key-by", "hub")
+    assert code == 1
+    assert "give 'device'" in complaint
+
+
 def test_stats_are_shown_by_partition(weir: Weir, w: sync.Client) -> None:
     w.create_topic("t", 2)
     w.publish("t", b"value", partition=1)

@@ -18,6 +18,7 @@ from weir.cli.backup.manifest import BadBackup
 from weir.cli.main import main
 from weir.cli.survey import NotALog
 from weir.client.client import Client
+from weir.errors import UnknownOpcode
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
 from weir.model.ids import group_of
@@ -258,6 +259,50 @@ def test_the_one_order_of_all_partitions_is_put_back(tmp_path: Path) -> None:
                 assert (await to.describe("moves")).closed == {2}, "it had ended"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_topics_are_restored_to_another_namespace_with_all_their_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = str(tmp_path / "b")
+    with testing.node() as node, sync.connect(node.url) as w:
+        w.create_topic(
+            "shop/t", 2, retention="1h", scatter_with=["u", "shop/other"], key_by="device"
+        )
+        w.create_topic("u", retention_bytes=5, until_done=["c"], scatter_with=["shop/t"])
+        w.publish("u", b"x")
+        assert main(["backup", "--to", to, "--url", node.url]) == 0
+    for is_old in (False, True):  # a broker of a release before knows no such request
+        with testing.node() as node, sync.connect(node.url) as w:
+            if is_old:
+                monkeypatch.setattr(Client, "restore_topic", unknown)
+            assert main(["restore", to, "--to", node.url, "--namespace", "new"]) == 0
+            (t, u) = sorted(w.topics(), key=lambda info: info.name)
+            assert (t.full_name, u.full_name) == ("new/t", "new/u")
+            assert (len(t.addresses), t.settings.retention_ms, t.key_by) == (2, 3_600_000, "device")
+            assert t.settings.scatter_with == ("new/u", "shop/other")
+            assert (u.settings.retention_bytes, u.settings.until_done) == (5, ("c",))
+            assert u.settings.scatter_with == ("new/t",)
+            assert w.positions("new/u") == ([0], [1])
+            assert main(["restore", to, "--to", node.url, "--namespace", "new"]) == 1
+
+
+async def unknown(*_: object, **__: object) -> None:
+    raise UnknownOpcode("opcode 103 is not known here", 103)
+
+
+def test_two_topics_of_one_name_are_not_mixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = str(tmp_path / "b")
+    with testing.node() as node, sync.connect(node.url) as w:
+        w.create_topic("a/t")
+        w.create_topic("b/t")
+        assert main(["backup", "--to", to, "--url", node.url]) == 0
+    with testing.node() as node, sync.connect(node.url) as w:
+        assert main(["restore", to, "--to", node.url, "--namespace", "new"]) == 1
+        assert "two topics t" in capsys.readouterr().err
+        assert not w.topics()
 
 
 def test_what_only_brokers_write_stays_in_the_backup(

@@ -107,6 +107,7 @@ def test_a_request_has_the_fields_that_say_where_and_on_what(kind: type[Request]
             Resource.ANY_TOPIC: set(names),
             Resource.LISTED: {"namespace"},
             Resource.NAMESPACE: {"namespace", "name"},
+            Resource.NAMESPACES: {"source"},
             Resource.PARTS: {"parts"},
             Resource.TOPICS: {"topics"},
             Resource.SYSTEM: set(names) or {""},
