@@ -6,7 +6,9 @@ could shorten, and no refusal lets a client try another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from weir.access.credentials import ScramVerifier, choose_verifier
@@ -46,9 +48,6 @@ from weir.model.limits import RETRY_AFTER_MS
 from weir.order.clock import Time
 from weir.protocol.client.access import Login, LoginStep
 
-#: So many logins may wait at a shard.
-_SLOWED_MAX = 1_024
-
 
 class CurrentAccess(Protocol):
     """Where what is known of access lies: a snapshot puts another one there."""
@@ -71,12 +70,45 @@ class News(Protocol):
 
 
 class _Slowed(NamedTuple):
-    """A login that waits until `due`, in seconds."""
+    """A login that waits."""
 
-    due: float
     session: Session
     caller: Caller
     first: ClientFirst
+
+
+class _SlowedLogins:
+    """Logins that wait, each until its own time.
+
+    There may be as many as there are connections. If there were places for so many only, a guesser
+    with that many addresses would keep out the user that it guesses at.
+    """
+
+    __slots__ = ("_due", "_numbers", "_sessions")
+
+    def __init__(self) -> None:
+        #: By when each may go on, in seconds; those of one time in the order in which they came.
+        self._due: list[tuple[float, int, _Slowed]] = []
+        self._numbers = count()
+        self._sessions: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, session: Session) -> bool:
+        return session.id in self._sessions
+
+    def add(self, due: float, one: _Slowed) -> None:
+        """Let a login wait until `due`, in seconds."""
+        self._sessions.add(one.session.id)
+        heapq.heappush(self._due, (due, next(self._numbers), one))
+
+    def take(self, now: float) -> Iterator[_Slowed]:
+        """Take those that have waited for long enough, the one that was due first comes first."""
+        while self._due and self._due[0][0] <= now:
+            one = heapq.heappop(self._due)[2]
+            self._sessions.discard(one.session.id)
+            yield one
 
 
 class Logins:
@@ -103,8 +135,7 @@ class Logins:
         self.failures = Failures()
         #: The same by user and origin: attempts from one address for one user wait in one line.
         self._lines = Failures()
-        #: By when they may go on, in seconds, those that failures of their user slow down.
-        self._slowed: list[_Slowed] = []
+        self._slowed = _SlowedLogins()
         self._catalog = catalog
         self._news = news
         self._outbox = outbox
@@ -128,7 +159,7 @@ class Logins:
             )
         if not self._news.in_sync:  # who was revoked meanwhile must not come in here
             raise no_registry()
-        if any(one.session is session for one in self._slowed):
+        if session in self._slowed:
             raise BadRequest("one message of a login at a time: wait for the answer")
         attempt, session.attempt = session.attempt, None
         try:
@@ -164,10 +195,7 @@ class Logins:
         """Go on with logins that have waited for long enough."""
         if not self._slowed:
             return
-        now = self._seconds()
-        due = [one for one in self._slowed if one.due <= now]
-        self._slowed = [one for one in self._slowed if one.due > now]
-        for one in due:
+        for one in self._slowed.take(self._seconds()):
             try:
                 self._answer(one.session, one.caller, one.first)
             except Refused as error:
@@ -178,13 +206,13 @@ class Logins:
         user, now = _full(first.user), self._seconds()
         wait = self.failures.wait(user, now)
         seconds = self._lines.seconds(_line(user, session), now, wait)
-        if seconds is None or (seconds and len(self._slowed) >= _SLOWED_MAX):
+        if seconds is None:
             raise Overloaded(
                 "too many logins of this user from this address failed: try again later",
                 RETRY_AFTER_MS,
             )
         if seconds:
-            self._slowed.append(_Slowed(now + seconds, session, caller, first))
+            self._slowed.add(now + seconds, _Slowed(session, caller, first))
         else:
             self._answer(session, caller, first)
 

@@ -294,19 +294,24 @@ def test_guessing_in_parallel_from_another_address_is_no_faster_either(rig: Any)
     assert [bool(rig.replies[200 + number]) for number in range(6)] == [False] * 5 + [True]
 
 
-def test_where_too_many_wait_those_that_need_not_come_in(
-    rig: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("weir.broker.access.logins._SLOWED_MAX", 1)
-    for number in range(FREE_FAILURES + 1):
-        fail(rig, 100 + number, "bob")
-    for session in (1, 2):
-        connect(rig, session)
-        rig.ask(session, Login(MECHANISM, ScramClient("bob", encode_nonce(bytes(18))).first))
-    assert rig.replies[1] == []
-    assert rig.replies[2][0][1].code == Overloaded.code
-    connect(rig, 3)
-    assert isinstance(begin(rig, 3)[1], LoginStep)
+def test_guesses_from_many_addresses_do_not_keep_the_user_out(rig: Any) -> None:
+    """Counterexample: there was room for 1,024 that wait, and a guesser with that many addresses
+    had it all.
+    """
+    for number in range(FREE_FAILURES + 10):
+        fail_slowly(rig, 100 + number, f"192.0.2.{number}")
+    first = ScramClient("ann", encode_nonce(bytes(18))).first
+    for number in range(1_500):
+        connect(rig, 1_000 + number, origin=f"10.0.{number // 256}.{number % 256}")
+        rig.ask(1_000 + number, Login(MECHANISM, first))
+    connect(rig, 1, origin="192.0.2.200")
+    client = ScramClient("ann", encode_nonce(bytes(18)))
+    rig.ask(1, Login(MECHANISM, client.first))
+    assert rig.replies[1] == [], "a user that is guessed at is slowed down"
+    rig.tick(2_000)
+    (answer,) = rig.replies[1]
+    assert rig.answer(1, Login(MECHANISM, proven(client, answer[1]).final)).done
+    assert all(len(rig.replies[1_000 + number]) == 1 for number in range(1_500)), "in turn, too"
 
 
 def fail_slowly(rig: Any, session: int, origin: str = "") -> None:
