@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import msgspec
-
+from weir.cli.doctor.figures import asked_for_damage, news
+from weir.cli.doctor.finding import Finding, Patient, State, running
 from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import (
     BadRequest,
@@ -40,9 +38,7 @@ from weir.model.topic import BAD
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.server.config import Config
 
-State = Literal["ok", "warn", "fail"]
 R = TypeVar("R")
 
 _SYNCS = 20
@@ -51,8 +47,6 @@ _SYNC_MS_LEAST, _SYNC_MS_MOST = 0.01, 25.0
 _BACKLOG_LEAST = 1_024
 #: The clock is wrong if it shows a day before this release could exist: 2025-01-01.
 _SANE_SECONDS = 1_735_689_600
-_FIGURES_SECONDS = 5.0
-_DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
 
 #: The releases of PySpark that the extra `spark` asks for.
 _PYSPARK_LEAST, _PYSPARK_BELOW = (4, 2), (4, 4)
@@ -62,50 +56,6 @@ _TOPICS_ASKED = 256
 
 #: What to do to look into a set that is closed.
 _LOG_IN = "to look further, log in: export WEIR_URL=weir://USER@HOST:PORT and WEIR_PASSWORD_FILE"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """What a check found. `advice` says what to do, and is empty where all is well."""
-
-    check: str
-    state: State
-    found: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Patient:
-    """What is looked at. `must_run`: no node in the folder is a failure."""
-
-    config: Config
-    must_run: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """The data folder, which need not be there yet."""
-        return Path(self.config.node.data)
-
-    @property
-    def logs(self) -> int:
-        """How many logs a new node gets there."""
-        from weir.server.disk.node_folder import default_logs
-
-        return self.config.node.logs or default_logs()
-
-    @property
-    def shards(self) -> int:
-        """How many shards a node runs there."""
-        from weir.server.disk.node_folder import NodeFolder
-
-        founded = NodeFolder(self.folder).founded()
-        logs = founded.logs if founded else self.logs
-        return min(self.config.node.shards or os.cpu_count() or 1, logs)
-
-    @property
-    def place(self) -> Path:
-        """The nearest folder that is there: the one whose disk will be used."""
-        whole = self.folder.absolute()
-        return next(path for path in (whole, *whole.parents) if path.is_dir())
 
 
 def python(patient: Patient) -> Finding:
@@ -302,7 +252,7 @@ def damage(patient: Patient) -> Finding:
             for path in log_folders(patient.folder)
         ]
     except FolderInUse:
-        return _asked_for_damage(patient, advice)
+        return asked_for_damage(patient, advice)
     except NotALog:
         return Finding("damage", "ok", f"there are no logs in {patient.folder}")
     bad = [one.damage for one in found if one.damage]
@@ -312,51 +262,17 @@ def damage(patient: Patient) -> Finding:
     return Finding("damage", "ok", f"none in {size // MIB:,} MiB of {len(found)} logs")
 
 
-def _asked_for_damage(patient: Patient, advice: str) -> Finding:
-    """Sum up what the shards' figures say, as far as they are served where the settings say."""
-    import urllib.error
-    import urllib.request
-
-    from weir.server.config import split_address
-
-    listen = patient.config.metrics.listen
-    if not listen or listen.endswith(":0"):
-        return Finding("damage", "ok", "not looked for: a node runs here, and its figures are not "
-                       "served where these settings say (weir_scrub_damage)")  # fmt: skip
-    host, port = split_address(listen)
-    host = f"[{host}]" if ":" in host else host
-    bad = 0
-    try:
-        for shard in range(patient.shards):
-            url = f"http://{host}:{port + shard}/metrics"
-            with urllib.request.urlopen(url, timeout=_FIGURES_SECONDS) as page:
-                text = page.read().decode()
-            bad += sum(map(int, _DAMAGE.findall(text)))
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            return Finding("damage", "ok", "not looked for: the set is closed, and its figures are "
-                           "for those who may list system (weir_scrub_damage)")  # fmt: skip
-        return Finding("damage", "warn", f"{url}: {error.reason}", "see the log of the node")
-    except OSError as error:
-        return Finding("damage", "warn", f"{url}: {getattr(error, 'reason', error)}",
-                       "see why the figures are not served: they tell of damage")  # fmt: skip
-    if bad:
-        places = "place" if bad == 1 else "places"
-        return Finding("damage", "fail", f"{bad} damaged {places}, by the node's figures", advice)
-    return Finding("damage", "ok", "none, by the node's figures")
-
-
 def endpoint(patient: Patient) -> Finding:
     """Ask the node that runs on the folder, if one does."""
     from weir.cli.connection import connected
 
     path = patient.folder
-    running = _running(patient)
-    if running is None:
+    node = running(patient)
+    if node is None:
         state: State = "fail" if patient.must_run else "ok"
         advice = f"start one: weir serve --data {path}" if patient.must_run else ""
         return Finding("endpoint", state, f"no node runs on {path}", advice)
-    url, pid = running
+    url, pid = node
     try:
         took, own = connected(url, _asked)
         for port in own:
@@ -368,23 +284,6 @@ def endpoint(patient: Patient) -> Finding:
                        "see its log on stderr; both must be of one release")  # fmt: skip
     shards = f", and so do its {len(own)} shards" if own else ""
     return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
-
-
-def _running(patient: Patient) -> tuple[str, int] | None:
-    """Return the URL and the process of the node that runs on the folder, if one does."""
-    from urllib.parse import quote
-
-    from weir.cli.access.contexts import address_in_use
-    from weir.client.connection.credentials import split_user
-    from weir.server.disk.node_folder import NodeFolder
-
-    place = NodeFolder(patient.folder).endpoint()
-    if place is None or not Path(f"/proc/{place.pid}").exists():
-        return None
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    _, user = split_user(address_in_use())
-    named = f"{quote(user, safe='')}@" if user else ""
-    return f"weir://{named}{host}:{place.port}", place.pid
 
 
 class _Ask(Protocol):
@@ -404,10 +303,10 @@ def _asked_of_node(
         def check(patient: Patient) -> Finding:
             from weir.cli.connection import connected
 
-            running = _running(patient)
-            if running is None:
+            node = running(patient)
+            if node is None:
                 return Finding(name, "ok", f"no node runs on {patient.folder}")
-            return look(partial(connected, running[0]))
+            return look(partial(connected, node[0]))
 
         return check
 
@@ -664,6 +563,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "context": context,
     "damage": damage,
     "endpoint": endpoint,
+    "news": news,
     "level": level,
     "fleets": fleets,
     "secrets": secrets_at_rest,

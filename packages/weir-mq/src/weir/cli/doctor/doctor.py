@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from weir.cli.doctor.checks import Patient
+    from weir.cli.doctor.finding import Patient
 
 
 def doctor(
@@ -44,7 +44,8 @@ def doctor(
     """
     import os
 
-    from weir.cli.doctor.checks import CHECKS, Patient, examine
+    from weir.cli.doctor.checks import CHECKS, examine
+    from weir.cli.doctor.finding import Patient
     from weir.cli.output import hint, print_json, print_table
     from weir.server.config_sources import resolve
 

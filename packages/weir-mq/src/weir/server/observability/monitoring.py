@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from weir.broker.shard import Shard
+from weir.errors import Unavailable
 from weir.server.config import Config, in_mib, split_address
 from weir.server.driver import Driver
 from weir.server.exposure import ExposureWatch
@@ -186,6 +187,10 @@ def _pages(
         if shards := away():
             # The shared port leads to any shard, and any of them asks the others.
             return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
+        try:
+            shard.check_news()
+        except Unavailable as error:  # it lets nobody in, and begins nothing
+            return 503, PLAIN, f"not ready: {error}\n"
         if needed := shard.needed_bytes:
             more = in_mib(needed)
             return 503, PLAIN, f"not ready for writes: the disk is full, free {more} or more\n"

@@ -7,9 +7,12 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import requires
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
@@ -17,15 +20,24 @@ import pytest
 import weir
 from rigs.certificates import TestCa
 from weir import sync, testing
+from weir.broker.metadata.security.cutoff import no_news
 from weir.cli import connection
 from weir.cli.access.contexts import Context, Contexts, contexts_file, write_contexts
-from weir.cli.doctor import checks
-from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
+from weir.cli.doctor import checks, figures
+from weir.cli.doctor.checks import CHECKS, examine
+from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
 from weir.client.administration import Cluster
 from weir.errors import Disconnected
 from weir.protocol.client.nodes import NodeList, NodeRow
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig, TlsConfig
+from weir.server.config import (
+    Config,
+    LogConfig,
+    MemoryConfig,
+    MetricsConfig,
+    NodeConfig,
+    TlsConfig,
+)
 from weir.server.network.certificate_files import CertificateState, state_file
 
 
@@ -184,7 +196,7 @@ def test_a_format_level_that_may_be_raised(
         NodeRow(n, "host", 6800, "active", 1, one, 0, 0, 0) for n, one in enumerate(supported, 1)
     ]
     listed = NodeList(rows, written, 1, 1, 1)
-    monkeypatch.setattr(checks, "_running", lambda _: ("weir://host:6800", 1))
+    monkeypatch.setattr(checks, "running", lambda _: ("weir://host:6800", 1))
     monkeypatch.setattr(connection, "connected", lambda url, work: listed)
     sick(checks.level(patient(tmp_path)), state, f"format level {written} is written", advice)
 
@@ -218,7 +230,7 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
 
 def test_quotas_that_are_used_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.node() as node, sync.connect(node.url) as w:
-        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
         sick(checks.quotas(patient(tmp_path)), "ok", "0 namespaces", "")
         w.quotas.set("namespace:shop", {"topics": 1, "partitions": 9})
         sick(checks.quotas(patient(tmp_path)), "ok", "1 namespaces", "")
@@ -237,7 +249,7 @@ def test_what_the_audit_topic_lacks_is_told(
         raise Disconnected("no answer")
 
     with testing.node() as node, sync.connect(node.url) as w:
-        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
         sick(checks.audit(patient(tmp_path)), "ok", "no topic _weir/audit", "")
         w.create_topic("_weir/audit")
         sick(checks.audit(patient(tmp_path)), "ok", "in topic _weir/audit", "")
@@ -257,17 +269,58 @@ def test_a_node_that_is_closed_to_strangers_is_well(
             w.access.create_user("root", "rr", ["admin"])
         with sync.connect(node.url.replace("//", "//root@"), password="rr") as w:
             w.access.set_mode("closed")
-        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
         found = checks.endpoint(patient(tmp_path))
         level, fleets = examine(patient(tmp_path), {"level", "fleets"})
         monkeypatch.setenv("WEIR_PASSWORD", "rr")
         named = node.url.replace("//", "//root@")
-        monkeypatch.setattr(checks, "_running", lambda patient: (named, 1))
+        monkeypatch.setattr(checks, "running", lambda patient: (named, 1))
         (known,) = examine(patient(tmp_path), {"level"})
     sick(found, "ok", "closed to strangers", "WEIR_URL=weir://USER@")
     for one in (level, fleets):
         sick(one, "warn", "closed to strangers", "WEIR_URL=weir://USER@")
     assert (known.state, "is written" in known.found) == ("ok", True)
+
+
+@pytest.fixture
+def ready_page() -> Iterator[tuple[str, list[str]]]:
+    """Where a shard would serve `/readyz`, and what it says there if it is not ready."""
+    said: list[str] = []
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503 if said else 200)
+            self.end_headers()
+            self.wfile.write((said or ["ready"])[0].encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"127.0.0.1:{server.server_port}", said
+        server.shutdown()
+        serving.join()
+
+
+def test_a_shard_without_news_is_named_though_the_set_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_page: tuple[str, list[str]]
+) -> None:
+    """Strangers hear of a closed set that it is closed, and nothing of what it lacks."""
+    listen, said = ready_page
+    one = patient(tmp_path, metrics=MetricsConfig(listen=listen))
+    monkeypatch.setattr(Patient, "shards", 1)
+    assert "no node runs here" in figures.news(one).found
+    monkeypatch.setattr(figures, "running", lambda _: ("weir://127.0.0.1:1", 1))
+    assert figures.news(one) == Finding("news", "ok", "1 shards have news of the metadata")
+    said.append("starting")
+    assert figures.news(one).state == "ok"
+    said[:] = [f"not ready: {no_news(30_000)}"]
+    sick(figures.news(one), "fail", "shards 0: not ready: this node has had no news of the metadata"
+         " for 30 s", "weir node status, asked of another node")  # fmt: skip
+    away = patient(tmp_path, metrics=MetricsConfig(listen="127.0.0.1:1"))
+    sick(figures.news(away), "warn", "http://127.0.0.1:1/readyz", "not served")
 
 
 def test_a_context_names_files_that_are_there(
@@ -338,7 +391,7 @@ def test_clusters_that_lost_messages_and_values_that_did_not_parse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with testing.node() as node, sync.connect(node.url) as w:
-        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
         w.create_topic("t")
         w.create_topic("t.bad")
         w.seek_cluster("t", "nightly", "earliest", create=True)

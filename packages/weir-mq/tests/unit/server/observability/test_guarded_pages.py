@@ -94,7 +94,10 @@ async def closed_node(
         url = ca.url(port).replace("weirs://", "weirs://root@")
         async with weir.connect(url, password=PASSWORD) as client:
             await client.access.set_mode("closed")
-        # A set that closes makes its audit topic, whose partition has no leader for a moment.
+            # A set that closes makes its audit topic, whose partition has no leader for a moment.
+            async with asyncio.timeout(10):
+                while "_weir/audit" not in [info.full_name for info in await client.topics()]:
+                    await asyncio.sleep(0.02)
         async with asyncio.timeout(10):
             while (await get(int(figures), "/readyz"))[0] != 200:
                 await asyncio.sleep(0.02)
@@ -110,7 +113,7 @@ def test_a_closed_set_shows_figures_by_certificates(
     async def run() -> None:
         async with closed_node(tmp_path, caplog, ca) as (_, port):
             for path in ("/healthz", "/readyz"):
-                assert (await get(port, path))[0] == 200
+                assert (await get(port, path))[0] == 200, await get(port, path)
                 assert (await get(port, path, context(ca)))[0] == 200
             for path in ("/metrics", "/stages", "/nothing"):
                 assert (await get(port, path))[0] == 401, "what is there is not told, either"

@@ -18,7 +18,7 @@ import weir
 from weir.broker.api.counts import Histogram
 from weir.broker.replica.disk_room import Full
 from weir.device.client import Client as Device
-from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
+from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownTopic
 from weir.server.assembly import serve
 from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
 from weir.server.observability import endpoint, monitoring
@@ -183,11 +183,17 @@ def test_health_tells_alive_from_ready(tmp_path: Path, caplog: pytest.LogCapture
     asyncio.run(run())
 
 
+def no_news_here() -> None:
+    raise Unavailable("no news of the metadata")
+
+
 def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
     away: list[int] = []
 
     async def run() -> None:
-        shard: Any = SimpleNamespace(ready=True, needed_bytes=0, short=None)
+        shard: Any = SimpleNamespace(
+            ready=True, needed_bytes=0, short=None, check_news=lambda: None
+        )
         metrics: Any = SimpleNamespace(text=None)
         pages = _pages(metrics, shard, asyncio.Event(), lambda: away)
         async with pages.listening("127.0.0.1", 0) as port:
@@ -198,6 +204,9 @@ def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
             shard.needed_bytes = 64 * 1024 * 1024
             full = "not ready for writes: the disk is full, free 64 MiB or more\n"
             assert await get(port, "/readyz") == (503, full)
+            shard.check_news = no_news_here
+            assert await get(port, "/readyz") == (503, "not ready: no news of the metadata\n")
+            shard.check_news = lambda: None
             shard.needed_bytes, shard.short = 0, Full((2,), 64 * 1024 * 1024)
             full = "not ready for writes: node 2 has a full disk, free 64 MiB or more there\n"
             assert await get(port, "/readyz") == (503, full)
