@@ -46,9 +46,11 @@ class TestCa:
         with begun(folder, system, now=lambda: datetime.now(UTC) - timedelta(days=1)) as ca:
             self.bundle = str(ca.bundle)
 
-    def issue(self, who: str, *hosts: str, days_ahead: float = 0.0, days: int = 10) -> Issued:
+    def issue(
+        self, who: str, *hosts: str, days_ahead: float = 0.0, days: int = 10, brokerset: int = 0
+    ) -> Issued:
         """Issue to `node/1`, `user/default/anna` or `device/7/0`, as of some days from now."""
-        identity = parse_identity(f"weir://{self.system:x}/0/{who}")
+        identity = parse_identity(f"weir://{self.system:x}/{brokerset}/{who}")
         if who.startswith("node") and not hosts:
             hosts = ("127.0.0.1", "localhost")
         with opened(self.folder, lambda: datetime.now(UTC) + timedelta(days=days_ahead)) as ca:

@@ -6,8 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weir.model.ids import Address
+from weir.model.ids import NODE_MAX, Address
+from weir.model.limits import SET_ID_MAX
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.nodes import ListSets, ReportSet, SetInfo, SetList
 from weir.protocol.client.relays import AskRelay, RelayTold
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
@@ -120,9 +122,14 @@ def id_of(one: SetRow) -> int:
 _NATURAL = st.integers(0, (1 << 63) - 1)
 _SMALL = st.integers(0, 255)
 _ADDRESS = st.builds(Address, _SMALL, _SMALL, _NATURAL, _SMALL)
+_SETS = st.builds(
+    SetInfo, _NATURAL, st.text(), st.text(), st.lists(_NATURAL), _NATURAL, st.booleans()
+)
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
     DescribeTopology: st.builds(DescribeTopology),
+    ReportSet: st.builds(ReportSet, st.integers(1, NODE_MAX), st.integers(0, SET_ID_MAX)),
+    ListSets: st.builds(ListSets),
     AskRelay: st.builds(AskRelay, _ADDRESS, st.binary(max_size=60)),
 }
 #: By kind, the opcode that it answers.
@@ -130,6 +137,10 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     TopologyState: (
         opcode_of(ApplyTopology),
         st.builds(TopologyState, _NATURAL, topologies(3)),
+    ),
+    SetList: (
+        opcode_of(ListSets),
+        st.builds(SetList, st.lists(_SETS), st.text(), st.lists(_NATURAL)),
     ),
     # The frame holds one message, in one piece.
     RelayTold: (

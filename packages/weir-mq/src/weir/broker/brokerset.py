@@ -26,6 +26,7 @@ from weir.broker.metadata.reassignment import (
     take,
 )
 from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.spread import UNDECLARED, Declared
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
 from weir.broker.replica.node_state import Clocks
@@ -34,20 +35,24 @@ from weir.broker.replica.requests import unfounded
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused
-from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
+from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of, place_node, place_shard
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client.nodes import (
     ChangeNode,
     DescribeShard,
     ListNodes,
+    ListSets,
     RaiseLevel,
     Report,
     ReportLost,
     ReportNode,
+    ReportSet,
     ReportSettled,
     ShardInfo,
     TransferLeader,
     Transferred,
 )
+from weir.topology.sets import name_of
 
 #: A node that stops waits no longer for others to lead what it led.
 HAND_OVER_MS = 2_000
@@ -70,8 +75,8 @@ class NodeLinks:
         self._outbox = outbox
         #: By node, what the host was told.
         self._connected: dict[int, Connect] = {}
-        #: All nodes, as they were when the links were last seen to.
-        self._seen: list[NodeInfo] = []
+        #: All nodes and the topology, as they were when the links were last seen to.
+        self._seen: tuple[list[NodeInfo], Declared] = ([], UNDECLARED)
         #: The places that can be sent to, in the order in which their links came up.
         self.up: dict[int, None] = {}
 
@@ -91,9 +96,9 @@ class NodeLinks:
         """Let the host link to the nodes that the set was founded with."""
         self._connect({one.node: Connect(*one) for one in self._identity.members})
 
-    def follow(self, nodes: Nodes) -> None:
+    def follow(self, nodes: Nodes, declared: Declared) -> None:
         """Let the host link to the nodes that there are now, if others are known than before."""
-        if self._seen == (seen := nodes.ever()):
+        if self._seen == (seen := (nodes.ever(), declared)):
             return
         self._seen = seen
         there = nodes.all()
@@ -101,7 +106,11 @@ class NodeLinks:
             return  # it is older than this node
         # A copy that was made while the set was founded does not hold all founders yet.
         wanted = {m.node: Connect(*m) for m in self._identity.members if nodes.get(m.node) is None}
-        joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in there if n.port}
+        joined = {
+            n.id: Connect(n.id, n.host, n.port, n.birth, nodes.set_of(n.id, declared))
+            for n in there
+            if n.port
+        }
         self._connect(wanted | joined)
 
     def end_all(self) -> None:
@@ -182,7 +191,7 @@ class BrokerSet:
     def reconcile(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        self._links.follow(self._catalog.nodes)
+        self._links.follow(self._catalog.nodes, self._catalog.topology.declared)
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
             self._report()
@@ -210,15 +219,30 @@ class BrokerSet:
                 "that is lost, add a node under another number (`weir node add`), then drain and "
                 f"remove node {known.id}"
             )
+        applied, own = self._catalog.topology, self._identity.brokerset
+        found = self._catalog.nodes.set_of(self._identity.node, applied.declared)
+        if found not in (SET_UNKNOWN, own):
+            topology = applied.topology
+            raise Halted(
+                f"node {self._identity.node} was founded in BrokerSet {name_of(topology, own)}, "
+                f"and the system has it in {name_of(topology, found)}: found it anew in an empty "
+                f"folder (`weir init --brokerset {found}`), or add it under another number"
+            )
 
     def _report(self) -> None:
-        """Say how many shards this node runs, and its format level, if the registry says else."""
+        """Say how many shards this node runs, its format level, and of which set it is, if the
+        registry says else.
+        """
         me, known = self._identity, self._catalog.nodes.get(self._identity.node)
         if self._registry.group is None or known is None:
             return
         own = self._layout.shards, self._level, me.birth
         if (known.shards, known.level, known.birth) != own:
             self._tell(ReportNode(me.node, *own))
+        nodes = self._catalog.nodes
+        says_it = nodes.level >= FORMAT_LEVEL_TOPOLOGY and (me.brokerset or nodes.uses_sets)
+        if says_it and known.brokerset != me.brokerset:
+            self._tell(ReportSet(me.node, me.brokerset))
 
     def _report_settled(self) -> None:
         """Say which of the groups led here have arrived where the registry wants them."""
@@ -319,6 +343,7 @@ class BrokerSet:
         """Return what answers each request about nodes."""
         return {
             ListNodes: self._list,
+            ListSets: self._list_sets,
             DescribeShard: self._describe,
             ChangeNode: self._change,
             RaiseLevel: self._raise_level,
@@ -326,12 +351,16 @@ class BrokerSet:
             ReportNode: self._reported,
             ReportSettled: self._reported,
             ReportLost: self._reported,
+            ReportSet: self._reported,
         }
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
         if not self._catalog.nodes.all():
             raise unfounded(self._identity.members, self._identity.node, self.linked)
         self._outbox.reply(caller, self._registry.membership.listed())
+
+    def _list_sets(self, session: Session, caller: Caller, request: ListSets) -> None:
+        self._outbox.reply(caller, self._registry.membership.listed_sets())
 
     def _change(self, session: Session, caller: Caller, request: ChangeNode) -> None:
         self._registry.membership.change(caller, request)

@@ -41,6 +41,13 @@ Insecure = Annotated[
         help="Listen beyond loopback though the set is not closed: anyone may do everything.",
     ),
 ]
+SetId = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="The id of the node's BrokerSet in the topology, for good. 0: there is one set.",
+    ),
+]
 config_app = typer.Typer(name="config", help="Check and show a node's settings.")
 
 
@@ -72,6 +79,7 @@ def init(
     system: Annotated[
         str, typer.Option(help="The id of the system that the node joins. [default: a new one]")
     ] = "",
+    brokerset: SetId = 0,
     closed: Annotated[
         bool,
         typer.Option("--closed", help="The set that it joins is closed: no --insecure is needed."),
@@ -83,7 +91,8 @@ def init(
     There can be no more shards than logs: choose as many logs as the machine may ever have cores.
 
     Create several nodes with the same --set, one after the other: the first draws the id of the
-    system and prints the commands for the others.
+    system and prints the commands for the others. Nodes of several BrokerSets are created with the
+    same --set as well, each with the --brokerset that the topology has it in.
     """
     from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 
@@ -96,7 +105,7 @@ def init(
     places = dict(_place(text) for text in log_dir or ())
     if folder.founded() is not None:
         raise BadFolder(f"{data} holds a node already: give another folder")
-    part = Part(node, parsed_set(members), _system(system))
+    part = Part(node, parsed_set(members), _system(system), brokerset)
     founded = folder.found(logs, places, part)
     if closed:
         folder.note_access_mode("closed")
@@ -113,9 +122,10 @@ def init(
 def for_others(founded: Founded, members: str) -> list[str]:
     """Return what to type to found the other nodes of a set."""
     others = [member.node for member in founded.members if member.node != founded.node]
+    more = " --brokerset SET" if founded.brokerset else ""
     return [
         f"node {node}  weir init --node {node} --set {members} --system {founded.system:x} "
-        f"--logs {founded.logs}"
+        f"--logs {founded.logs}{more}"
         for node in others
     ]
 

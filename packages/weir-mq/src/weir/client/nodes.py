@@ -76,6 +76,10 @@ class Nodes:
         """Return the nodes as the registry has them."""
         return await self._network.request(n.ListNodes(), n.NodeList)
 
+    async def sets(self) -> n.SetList:
+        """Return the BrokerSets, their nodes, and where groups have most of their voters."""
+        return await self._network.request(n.ListSets(), n.SetList)
+
     async def status(self) -> SetStatus:
         """Return how every node is; one that does not answer within 2 s is shown as down."""
         listed = await self.list()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.errors import RemoteProtocolError
 from weir.host.ports import Transport
@@ -11,8 +11,19 @@ from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol.link import Greeting, LinkAnswer, LinkHello, decode_answer, encode_greeting
 
 _UNHEARD = "hung up before it said who it is"
-#: Instead of the number of a node: the connection is not by TLS, and is to be.
-NO_TLS = -1
+
+
+class Certified(NamedTuple):
+    """The node whose certificate the other side has shown, and its BrokerSet; node 0: of none."""
+
+    node: int
+    brokerset: int = 0
+
+
+#: Instead of a node: the connection is not by TLS, and is to be.
+NO_TLS = Certified(-1)
+#: Of a connection whose other side has no certificate of a node.
+NO_NODE = Certified(0)
 _LATE = f"no answer within {LINK_HELLO_SECONDS:g} s"
 
 
@@ -128,10 +139,10 @@ class AcceptedConnection:
 
     def __init__(
         self, links: LinkServer, local: LocalShard, transport: Transport, address: str,
-        certified: int | None = None,
+        certified: Certified | None = None,
     ) -> None:  # fmt: skip
         """Wait for its hello, for seconds. `certified` is the node whose certificate it has shown:
-        0 of none, `NO_TLS` where it should have shown one, None where it need not.
+        `NO_NODE` of none, `NO_TLS` where it should have shown one, None where it need not.
         """
         self.certified = certified
         self.connection = ShardConnection(transport, self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,13 +18,13 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.errors import RemoteProtocolError
-from weir.host.greeting import NO_TLS, AcceptedConnection, Dialer
+from weir.host.greeting import NO_TLS, AcceptedConnection, Certified, Dialer
 from weir.host.lanes import InLane
 from weir.host.outbound_link import LinkRefused, NodeAddress, OutboundLink, founded_anew
 from weir.host.ports import RandomSource, Transport
 from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.host.trunks import TrunkEnd, Trunks
-from weir.model.ids import place_node, place_of, place_shard
+from weir.model.ids import SET_UNKNOWN, place_node, place_of, place_shard
 from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
 from weir.protocol.link import (
     LINK_PROTOCOL,
@@ -95,6 +96,37 @@ class InboundLink:
         self.cut()
 
 
+class KnownNode(NamedTuple):
+    """What the core knows of a node: the birth of the only folder that is this node (0: unknown),
+    and its BrokerSet.
+    """
+
+    birth: int
+    brokerset: int
+
+    def with_news(self, effect: ef.Connect) -> KnownNode:
+        """Return what is known now."""
+        is_unknown = effect.brokerset == SET_UNKNOWN
+        brokerset = self.brokerset if is_unknown else effect.brokerset
+        return KnownNode(effect.birth or self.birth, brokerset)
+
+    def refuses(self, hello: LinkHello) -> str:
+        """Return why a hello cannot be of this node; empty if it can."""
+        if self.brokerset not in (SET_UNKNOWN, hello.brokerset):
+            return (
+                f"it says that node {hello.node} is of BrokerSet {hello.brokerset}, and here it is "
+                f"of BrokerSet {self.brokerset}: found it in that one (`weir init --brokerset "
+                f"{self.brokerset}`), or add it under another number"
+            )
+        if self.birth and not is_from(hello, self.birth):
+            return founded_anew(hello.node)
+        return ""
+
+
+#: Of a node that the core has not named.
+NOTHING_KNOWN = KnownNode(0, SET_UNKNOWN)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
     """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
@@ -138,8 +170,8 @@ class Links:
         self._out: dict[int, dict[int, OutboundLink]] = {}
         self._in: dict[int, InboundLink] = {}
         self._removed: set[int] = set()
-        #: By node, the birth of the only folder that is this node.
-        self._births: dict[int, int] = {}
+        #: By node, what is known of it.
+        self._known: dict[int, KnownNode] = {}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
         self._complaints: set[tuple[int, str]] = set()
         self._callers: dict[AcceptedConnection, None] = {}
@@ -152,10 +184,10 @@ class Links:
         if effect.node == self._own.identity.node or self._closed:
             return
         self._removed.discard(effect.node)
+        known = self._known.get(effect.node, NOTHING_KNOWN).with_news(effect)
+        self._known[effect.node] = known
+        self._cut([at for at, one in self._of(effect.node) if known.refuses(one.hello)])
         if effect.birth:
-            self._births[effect.node] = effect.birth
-            inbound = self._of(effect.node)
-            self._cut([at for at, one in inbound if not is_from(one.hello, effect.birth)])
             for link in self._out.get(effect.node, {}).values():
                 link.expect(effect.birth)
         at = self.nodes.setdefault(effect.node, NodeAddress(effect.node))
@@ -183,7 +215,7 @@ class Links:
             self.local.budget.release(effect.charged)
 
     def accept(
-        self, transport: Transport, data: bytes, address: str, certified: int | None = None
+        self, transport: Transport, data: bytes, address: str, certified: Certified | None = None
     ) -> ShardConnection:
         """Take a connection over that began with `data`, in the link dialect; `address` is where it
         comes from. `certified` is as in `AcceptedConnection`.
@@ -246,8 +278,8 @@ class Links:
         """
         if answer.node != at.node:
             return
-        birth = self._births.get(at.node)
-        if birth is not None and not is_of(answer, hello, birth):
+        birth = self._known.get(at.node, NOTHING_KNOWN).birth
+        if birth and not is_of(answer, hello, birth):
             raise LinkRefused(founded_anew(at.node))
         if answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
             at.learn(host, answer.ports)
@@ -320,18 +352,23 @@ class Links:
             self.local.log.warning("a link from node %d was refused: %s", node, reason)
 
     def _judge_certificate(
-        self, hello: LinkHello, certified: int | None
+        self, hello: LinkHello, certified: Certified | None
     ) -> tuple[Verdict, str] | None:
         """Return why who says hello is not believed; None if he is."""
-        if certified in (None, hello.node):
+        if certified in (None, (hello.node, hello.brokerset)):
             return None
         if certified == NO_TLS:
             why = "this node takes links by TLS only: set links.tls there to prefer, then require"
             return Verdict.STRANGER, why
-        whose = f"of node {certified}" if certified else "of no node of this set"
+        who, whose = f"node {hello.node}", "of no node of this system"
+        if certified.node:
+            whose = f"of node {certified.node}"
+        if certified.node == hello.node:
+            who += f" of BrokerSet {hello.brokerset}"
+            whose += f" of BrokerSet {certified.brokerset}"
         return Verdict.STRANGER, (
-            f"it says it is node {hello.node}, and its certificate is {whose}: give each node its "
-            "own (`weir cert issue node`)"
+            f"it says it is {who}, and its certificate is {whose}: give each node its own (`weir "
+            "cert issue node`)"
         )
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
@@ -344,9 +381,8 @@ class Links:
             return Verdict.STRANGER, strange
         if hello.node in self._removed:
             return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
-        birth = self._births.get(hello.node)
-        if birth is not None and not is_from(hello, birth):
-            return Verdict.STRANGER, founded_anew(hello.node)
+        if why := self._known.get(hello.node, NOTHING_KNOWN).refuses(hello):
+            return Verdict.STRANGER, why
         if meant != (who.node, who.shard):
             return Verdict.ELSEWHERE, f"this is shard {who.shard}"
         link = self._in.get(place_of(hello.node, hello.shard))
@@ -407,8 +443,6 @@ def _strange(hello: LinkHello, own: ShardInfo) -> str:
     who = own.identity
     if hello.system != who.system:
         return "it is of another system: correct the address it dials, or found it with this one's"
-    if hello.brokerset != who.brokerset:
-        return f"it is of BrokerSet {hello.brokerset}, this node of {who.brokerset}"
     if hello.logs != own.logs:
         return f"it was founded with {hello.logs} logs, this node with {own.logs}: they must agree"
     if not hello.shard < hello.shards <= hello.logs:

@@ -89,6 +89,8 @@ SHARD_BITS = 16
 SHARDS_MAX = 1 << SHARD_BITS
 INCARNATION_BITS = 16
 NODE_MAX = (1 << 31) - 1
+#: The BrokerSet of a node that has not said of which it is.
+SET_UNKNOWN = -1
 
 
 #: No voter's id is above it.

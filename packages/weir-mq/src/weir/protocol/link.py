@@ -65,7 +65,7 @@ class Verdict(IntEnum):
 
     ACCEPTED = 0
     ELSEWHERE = 1  # another shard of that node answered: dial its own port
-    STRANGER = 2  # of another system, BrokerSet, number of logs, or another node than meant
+    STRANGER = 2  # of another system or number of logs, or another BrokerSet or node than meant
     UNKNOWN_PROTOCOL = 3
     REMOVED = 4  # the node was removed from the set
     UNCLEAR = 5  # the hello makes no sense here

@@ -225,7 +225,8 @@ class Authority:
         self._record = record
 
     def _issue(self, identity: Identity, hosts: Sequence[str], days: int | None) -> Issued:
-        if (identity.system, identity.set) != (self.system, self.set):
+        is_of_set = identity.role is Role.NODE  # users and devices belong to no BrokerSet
+        if identity.system != self.system or not (is_of_set or identity.set == self.set):
             raise BadAuthority(
                 f"{identity} is of another system than this CA, which is of {self.system:x}"
             )

@@ -4,7 +4,8 @@
     weir://SYSTEM/SET/user/NAMESPACE/NAME   a client
     weir://SYSTEM/SET/device/HUB/GENERATION a device
 
-SYSTEM is the id of the system in hexadecimal digits, as `weir node status` shows it; SET is 0.
+SYSTEM is the id of the system in hexadecimal digits, as `weir node status` shows it. SET is the id
+of a node's BrokerSet, 0 in a system with one; of users and devices it is 0.
 """
 
 from __future__ import annotations

@@ -87,6 +87,25 @@ def test_a_set_is_founded_node_by_node(tmp_path: Path, capsys: pytest.CaptureFix
     assert identity.founding_voters == (1 << 16, 2 << 16, 3 << 16)
 
 
+def test_nodes_of_several_sets_are_founded_with_the_same_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tmp_path / "one"
+    arguments = ["--set", SET, "--logs", "2", "--brokerset", "4"]
+    assert main(["init", "--data", str(first), *arguments]) == 0
+    *_, second, _, _ = capsys.readouterr().out.splitlines()
+    assert second.endswith(" --logs 2 --brokerset SET")
+    words = second.removesuffix("SET").split()
+    assert main([*words[3:], "5", "--data", str(tmp_path / "two")]) == 0
+    founded = [NodeFolder(tmp_path / name).founded() for name in ("one", "two")]
+    assert [(one.system, one.brokerset) for one in founded if one] == [
+        (founded[0].system, 4),  # type: ignore[union-attr]
+        (founded[0].system, 5),  # type: ignore[union-attr]
+    ]
+    assert main(["init", "--data", str(tmp_path / "n"), "--brokerset", "65536"]) == 1
+    assert "have ids from 0 to 65,535" in capsys.readouterr().err
+
+
 def test_a_node_that_joins_is_no_founder(tmp_path: Path) -> None:
     data = tmp_path / "four"
     arguments = ["init", "--data", str(data), "--node", "4", "--set", SET, "--system", "2a"]

@@ -14,6 +14,7 @@ import msgspec
 
 from weir.access.devices import FrameKeys
 from weir.codec import Buffer
+from weir.model.ids import SET_UNKNOWN
 from weir.storage.disk import Disk
 from weir.storage.format.checkpoint import Checkpoint
 from weir.storage.log import Flush
@@ -68,13 +69,15 @@ class SendToPeer(msgspec.Struct, frozen=True):
 class Connect:
     """Keep links to the shards of another node, which listens there; again with every change.
 
-    Only the folder of that `birth` is the node, once the set knows it: 0 until then.
+    Only the folder of that `birth` is the node, once the set knows it: 0 until then. Likewise it is
+    of `brokerset`: `SET_UNKNOWN` until then.
     """
 
     node: int
     host: str
     port: int
     birth: int = 0
+    brokerset: int = SET_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,6 +317,7 @@ UNAUDITED: Sequence[type[Any]] = (
     reg.GroupsSettled,
     reg.NodeJoined,
     reg.ProducerOpened,
+    reg.SetJoined,
     reg.TopicGrown,
     f.DeviceUsed,
 )

@@ -15,6 +15,7 @@ from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import topic_name
+from weir.broker.metadata.spread import Spread
 from weir.broker.metadata.topology import AppliedTopology
 from weir.broker.records.audit import AuditProducerOpened
 from weir.broker.records.registry import (
@@ -177,6 +178,11 @@ class Catalog:
         return self.nodes.level
 
     @property
+    def spread(self) -> Spread:
+        """How placements keep to the sets that there are."""
+        return self.nodes.spread(self.topology.declared)
+
+    @property
     def is_audited(self) -> bool:
         """Whether that is written: always but in an open set, and there once the topic exists."""
         return self.access.mode != "open" or self.audit_topic is not None
@@ -213,7 +219,7 @@ class Catalog:
         )
         self._next_topic += 1
         self._add(topic)
-        self.nodes.place_new(topic.groups(), record.replicas)
+        self.nodes.place_new(topic.groups(), record.replicas, self.topology.declared)
         return topic, True
 
     def alter(self, record: TopicAltered) -> Topic:
@@ -230,7 +236,8 @@ class Catalog:
         more = replace(topic, joining=joining, settings=settings)
         self._add(more)
         added = more.groups_to_be()[len(topic.groups_to_be()) :]
-        self.nodes.place_new(added, self.nodes.wanted(topic.groups()[0]))
+        replicas = self.nodes.wanted(topic.groups()[0])
+        self.nodes.place_new(added, replicas, self.topology.declared)
         return more
 
     def grow(self, record: TopicGrown) -> Topic:

@@ -13,7 +13,15 @@ from typing import Protocol
 
 from weir.broker.api.settings import Identity, Layout, Member, registry_voters
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.placement import NodeInfo, Nodes, Placement, evened, filled, moved_off
+from weir.broker.metadata.placement import (
+    NodeInfo,
+    Nodes,
+    Placement,
+    evened,
+    filled,
+    moved_off,
+    respread,
+)
 from weir.broker.records.registry import (
     GroupsPlaced,
     GroupsSettled,
@@ -21,6 +29,7 @@ from weir.broker.records.registry import (
     NodeChanged,
     NodeJoined,
     NodeRecord,
+    SetJoined,
 )
 from weir.broker.replica.requests import ProposalLog, Proposals
 from weir.broker.runtime.outbox import Caller
@@ -29,11 +38,12 @@ from weir.model.ids import (
     INCARNATION_BITS,
     NODE_MAX,
     REGISTRY_GROUP,
+    SET_UNKNOWN,
     incarnation_of,
     node_of,
     voter_of,
 )
-from weir.model.limits import FORMAT_LEVEL_FIRST
+from weir.model.limits import FORMAT_LEVEL_FIRST, FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
@@ -42,7 +52,10 @@ from weir.protocol.client.nodes import (
     Report,
     ReportLost,
     ReportNode,
+    ReportSet,
     ReportSettled,
+    SetInfo,
+    SetList,
 )
 
 #: An entry that places groups says so of no more than these.
@@ -145,6 +158,29 @@ class Membership:
         ]
         return NodeList(rows, nodes.level, me.system, me.node, self._logs)
 
+    def listed_sets(self) -> SetList:
+        """Return the BrokerSets as they are known here."""
+        nodes, applied = self._catalog.nodes, self._catalog.topology
+        topology = applied.topology
+        set_of = {node.id: nodes.set_of(node.id, applied.declared) for node in nodes.all()}
+        majorities: Counter[int] = Counter()
+        with_registry = None
+        for group, voters in nodes.placements.items():
+            counts = Counter(set_of.get(node_of(voter), SET_UNKNOWN) for voter in voters)
+            most, count = counts.most_common(1)[0]
+            if 2 * count > len(voters):
+                majorities[most] += 1
+                with_registry = most if group == REGISTRY_GROUP else with_registry
+        ids = {*set_of.values(), *(one.id for one in topology.sets)} - {SET_UNKNOWN}
+        sets = []
+        for id in sorted(ids):
+            row = topology.by_id(id)
+            name, tier = (row.name, row.tier) if row is not None else ("", "core")
+            there = [node for node, found in set_of.items() if found == id]
+            sets.append(SetInfo(id, name, tier, there, majorities[id], with_registry == id))
+        unknown = [node for node, found in set_of.items() if found == SET_UNKNOWN]
+        return SetList(sets, self._catalog.spread.rule.value, unknown)
+
     def change(self, caller: Caller, request: ChangeNode) -> None:
         """Propose what is asked. Raises `UnknownNode`, `NodeInUse` or `BadRequest`."""
         verbs: dict[str, Callable[[ChangeNode], NodeRecord]] = {
@@ -189,6 +225,8 @@ class Membership:
                 self.arrived(report)
             case ReportLost():
                 self.lost(report)
+            case ReportSet():
+                self.joined_set(report)
 
     def report(self, request: ReportNode) -> None:
         """Take what a node says of itself, if it is news, and if it is the one that is meant."""
@@ -199,6 +237,19 @@ class Membership:
             self._registry.propose(
                 NodeJoined(request.node, "", 0, request.shards, request.level, birth)
             )
+
+    def joined_set(self, request: ReportSet) -> None:
+        """Take of which set a node says that it is, if that is news: a node is of one for good, and
+        of none that the topology does not have it in.
+        """
+        nodes, declared = self._catalog.nodes, self._catalog.topology.declared
+        known = nodes.get(request.node)
+        if known is None or known.state == "removed" or nodes.level < FORMAT_LEVEL_TOPOLOGY:
+            return
+        if known.brokerset != SET_UNKNOWN:
+            return
+        if nodes.set_of(request.node, declared) in (SET_UNKNOWN, request.brokerset):
+            self._registry.propose(SetJoined(request.node, request.brokerset))
 
     def arrived(self, request: ReportSettled) -> None:
         """Take who votes in groups by now, for those that have arrived where they are wanted."""
@@ -255,9 +306,14 @@ class Membership:
         if caller is not None:
             self._outbox.reply(caller, self.listed())
 
+    def look_again(self) -> None:
+        """Decide anew where groups go: what placements keep to may have changed."""
+        self._balanced = False
+
     def rebalance(self) -> None:
-        """As the leader, decide where groups go that lie on draining nodes, that have too few
-        replicas, or that are unevenly spread, unless such a decision is still under way.
+        """As the leader, decide where groups go that lie on draining nodes, that their sets do not
+        allow, that have too few replicas, or that are unevenly spread, unless such a decision is
+        still under way.
 
         Raises `Refused` if this node cannot propose just now: try again later.
         """
@@ -267,7 +323,7 @@ class Membership:
         active = nodes.active()
         if self._balanced or self._placing or not active:
             return
-        placements, load = dict(nodes.placements), nodes.load.copy()
+        placements, load, spread = dict(nodes.placements), nodes.load.copy(), self._catalog.spread
         changed: dict[int, Placement] = {}
 
         def take(found: dict[int, Placement]) -> None:
@@ -276,11 +332,12 @@ class Membership:
 
         for node in nodes.all():
             if node.state == "draining":
-                take(moved_off(node.id, placements, active, load, nodes.voter))
+                take(moved_off(node.id, placements, active, load, nodes.voter, spread))
         wanted = {group: nodes.wanted(group) for group in placements if nodes.wanted(group)}
         wanted[REGISTRY_GROUP] = registry_voters(len(active))
-        take(filled(placements, wanted, active, load, nodes.voter))
-        take(evened(placements, active, load, nodes.voter))
+        take(respread(placements, wanted, active, load, nodes.voter, spread))
+        take(filled(placements, wanted, active, load, nodes.voter, spread))
+        take(evened(placements, active, load, nodes.voter, spread))
         self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
         self._balanced = True
 

@@ -1,8 +1,9 @@
 """The nodes of a BrokerSet, and which of them hold each group: replicated with the registry.
 
 A group's *placement* is its voters, preferred leader first. Both leaders and replicas are spread
-evenly: the node with the fewest comes first, and where several have as few, they take turns. That
-is decided from the state alone, so it is the same on every replica.
+evenly: the node with the fewest comes first, and where several have as few, they take turns. Which
+of them may vote together, `Spread` says. That is decided from the state alone, so it is the same on
+every replica.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
+from weir.broker.metadata.spread import ONE_SET, UNDECLARED, Declared, Spread
 from weir.broker.records.registry import (
     GroupsPlaced,
     GroupsSettled,
@@ -18,9 +20,17 @@ from weir.broker.records.registry import (
     NodeChanged,
     NodeJoined,
     NodeRecord,
+    SetJoined,
 )
 from weir.errors import BadRequest, Halted, UnknownNode
-from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, incarnation_of, node_of, voter_of
+from weir.model.ids import (
+    INCARNATION_BITS,
+    REGISTRY_GROUP,
+    SET_UNKNOWN,
+    incarnation_of,
+    node_of,
+    voter_of,
+)
 from weir.model.limits import FORMAT_LEVEL_FIRST
 
 REPLICAS_DEFAULT = 3
@@ -61,8 +71,10 @@ def replicas_of(asked: int, nodes: int) -> int:
     return max(min(asked or REPLICAS_DEFAULT, nodes), 1)
 
 
-def check_replicas(asked: int, nodes: int) -> None:
-    """Raise `BadRequest` unless so many nodes can hold as many replicas as were asked for."""
+def check_replicas(asked: int, nodes: int, spread: Spread = ONE_SET) -> None:
+    """Raise `BadRequest` unless so many nodes can hold as many replicas as were asked for, and the
+    group can miss any one of the sets.
+    """
     if asked > REPLICAS_MAX:
         raise BadRequest(f"{asked} replicas: give {REPLICAS_MAX} at most", REPLICAS_MAX)
     if nodes and asked > nodes:  # none is known for a moment when a set is founded
@@ -71,6 +83,12 @@ def check_replicas(asked: int, nodes: int) -> None:
             "a node",
             nodes,
         )
+    if asked > (most := spread.limit(asked)):
+        raise BadRequest(
+            f"{asked} replicas over these BrokerSets: without one of them there would be no "
+            f"majority. Ask for {most}, or add nodes to other sets",
+            most,
+        )
 
 
 def place(
@@ -78,6 +96,7 @@ def place(
     replicas: int,
     nodes: Sequence[int],
     load: Load,
+    spread: Spread = ONE_SET,
 ) -> dict[int, Placement]:
     """Return placements of new `groups`, and count them in `load`; `nodes` are those to use."""
     found: dict[int, Placement] = {}
@@ -85,10 +104,9 @@ def place(
     for turn, group in enumerate(groups):
         at = (group + turn) % len(order)
         turned = order[at:] + order[:at]
-        leader = min(turned, key=lambda node: load.led.get(node, 0))
-        others = [node for node in turned if node != leader]
-        others.sort(key=lambda node: load.held.get(node, 0))
-        chosen = [leader, *others[: replicas - 1]]
+        chosen = [min(spread.leading(turned), key=lambda node: load.led.get(node, 0))]
+        while len(chosen) < min(replicas, len(order)):
+            chosen.append(_best([one for one in turned if one not in chosen], chosen, load, spread))
         placement = tuple(voter_of(node) for node in chosen)
         load.add(placement)
         found[group] = placement
@@ -101,6 +119,7 @@ def moved_off(
     nodes: Sequence[int],
     load: Load,
     newcomer: Newcomer,
+    spread: Spread = ONE_SET,
 ) -> dict[int, Placement]:
     """Return new placements of the groups on `node`, none of which holds it.
 
@@ -112,13 +131,49 @@ def moved_off(
         if node not in map(node_of, placement):
             continue
         kept = [voter for voter in placement if node_of(voter) != node]
-        holders = set(map(node_of, placement))
-        free = [other for other in sorted(nodes) if other not in holders]
-        if free:
-            kept.append(newcomer(group, min(free, key=lambda other: load.held.get(other, 0))))
+        free = _free(placement, nodes)
+        if free and len(kept) < spread.limit(len(placement)):
+            kept.append(newcomer(group, _best(free, [*map(node_of, kept)], load, spread)))
         if not kept:
             continue
-        found[group] = _change(load, placement, _led_evenly(kept, load))
+        found[group] = _change(load, placement, _led_evenly(kept, load, spread))
+    return found
+
+
+def respread(
+    placements: Mapping[int, Placement],
+    wanted: Mapping[int, int],
+    nodes: Sequence[int],
+    load: Load,
+    newcomer: Newcomer,
+    spread: Spread,
+) -> dict[int, Placement]:
+    """Return new placements of the groups that `spread` wants elsewhere, each with as few changes
+    as it takes. A replica that no other node can take goes, where there are more than can be.
+    """
+    found: dict[int, Placement] = {}
+    for group, placement in placements.items():
+        kept = list(placement)
+        limit = spread.limit(wanted.get(group, REPLICAS_DEFAULT))
+        while misplaced := spread.misplaced([*map(node_of, kept)]):
+            # Of several as loaded the last one: the first is to lead.
+            gone = max(reversed(misplaced), key=lambda node: load.held.get(node, 0))
+            others = [voter for voter in kept if node_of(voter) != gone]
+            before = spread.excess([*map(node_of, kept)])
+            fits = [
+                one
+                for one in _free((*placement, *kept), nodes)
+                if spread.excess([*map(node_of, others), one]) < before
+            ]
+            if fits:
+                new = newcomer(group, _best(fits, [*map(node_of, others)], load, spread))
+                kept = [new if node_of(voter) == gone else voter for voter in kept]
+            elif len(kept) > limit:
+                kept = others
+            else:
+                break
+        if kept != list(placement):
+            found[group] = _change(load, placement, _led_evenly(kept, load, spread))
     return found
 
 
@@ -128,75 +183,113 @@ def filled(
     nodes: Sequence[int],
     load: Load,
     newcomer: Newcomer,
+    spread: Spread = ONE_SET,
 ) -> dict[int, Placement]:
     """Return placements of the groups that have fewer replicas than are `wanted`, with more of
     `nodes` in them, as far as there are any.
     """
     found: dict[int, Placement] = {}
     for group, placement in placements.items():
-        holders = set(map(node_of, placement))
-        free = [node for node in sorted(nodes) if node not in holders]
-        missing = min(wanted.get(group, REPLICAS_DEFAULT) - len(holders), len(free))
-        if missing <= 0:
-            continue
-        free.sort(key=lambda node: load.held.get(node, 0))
-        more = tuple(newcomer(group, node) for node in free[:missing])
-        found[group] = _change(load, placement, placement + more)
+        holders, free = [*map(node_of, placement)], _free(placement, nodes)
+        limit = spread.limit(wanted.get(group, REPLICAS_DEFAULT))
+        more: list[int] = []
+        while free and len(holders) < limit:
+            best = _best(free, holders, load, spread)
+            free.remove(best)
+            holders.append(best)
+            more.append(newcomer(group, best))
+        if more:
+            found[group] = _change(load, placement, (*placement, *more))
     return found
 
 
 def evened(
-    placements: Mapping[int, Placement], nodes: Sequence[int], load: Load, newcomer: Newcomer
+    placements: Mapping[int, Placement],
+    nodes: Sequence[int],
+    load: Load,
+    newcomer: Newcomer,
+    spread: Spread = ONE_SET,
 ) -> dict[int, Placement]:
-    """Return changes after which no node holds, or is to lead, two groups more than another.
+    """Return changes after which no node holds, or is to lead, two groups more than another that
+    could have one of them.
 
     Each move costs a copy of a group, so there are no more of them than it takes.
     """
-    found = _replicas_evened(placements, nodes, load, newcomer)
-    found |= _leaders_evened({**placements, **found}, nodes, load)
+    found = _replicas_evened(placements, nodes, load, newcomer, spread)
+    found |= _leaders_evened({**placements, **found}, nodes, load, spread)
     return found
 
 
 def _replicas_evened(
-    placements: Mapping[int, Placement], nodes: Sequence[int], load: Load, newcomer: Newcomer
+    placements: Mapping[int, Placement],
+    nodes: Sequence[int],
+    load: Load,
+    newcomer: Newcomer,
+    spread: Spread,
 ) -> dict[int, Placement]:
     found: dict[int, Placement] = {}
     for group, placement in placements.items():
-        holders = [node_of(voter) for voter in placement]
-        most = max(holders, key=lambda node: load.held.get(node, 0))
-        free = [node for node in sorted(nodes) if node not in holders]
-        if not free:
+        pair = _uneven([*map(node_of, placement)], _free(placement, nodes), load, spread)
+        if pair is None:
             continue
-        least = min(free, key=lambda node: load.held.get(node, 0))
-        if load.held.get(most, 0) - load.held.get(least, 0) < 2:
-            continue
+        most, least = pair
         new = newcomer(group, least)
         changed = tuple(new if node_of(v) == most else v for v in placement)
         found[group] = _change(load, placement, changed)
     return found
 
 
+def _uneven(
+    holders: list[int], free: list[int], load: Load, spread: Spread
+) -> tuple[int, int] | None:
+    """Return which node has two groups more than another that may take its place in one."""
+    excess = spread.excess(holders)
+    free.sort(key=lambda node: load.held.get(node, 0))
+    for most in sorted(holders, key=lambda node: -load.held.get(node, 0)):
+        for least in free:
+            if load.held.get(most, 0) - load.held.get(least, 0) < 2:
+                break
+            if spread.excess([least if node == most else node for node in holders]) <= excess:
+                return most, least
+    return None
+
+
 def _leaders_evened(
-    placements: Mapping[int, Placement], nodes: Iterable[int], load: Load
+    placements: Mapping[int, Placement], nodes: Iterable[int], load: Load, spread: Spread
 ) -> dict[int, Placement]:
     found: dict[int, Placement] = {}
     usable = set(nodes)
     for group, placement in placements.items():
         leader = node_of(placement[0])
-        others = [voter for voter in placement if node_of(voter) in usable]
+        voting = spread.leading([*map(node_of, placement)])
+        others = [v for v in placement if node_of(v) in usable and node_of(v) in voting]
         if not others:
             continue
         better = min(others, key=lambda voter: load.led.get(node_of(voter), 0))
-        if load.led.get(leader, 0) - load.led.get(node_of(better), 0) < 2:
+        is_even = load.led.get(leader, 0) - load.led.get(node_of(better), 0) < 2
+        if is_even and leader in voting:
             continue
         changed = (better, *(voter for voter in placement if voter != better))
         found[group] = _change(load, placement, changed)
     return found
 
 
-def _led_evenly(voters: list[int], load: Load) -> Placement:
+def _free(placement: Iterable[int], nodes: Iterable[int]) -> list[int]:
+    """Return which of some nodes do not hold a group, by id."""
+    holders = set(map(node_of, placement))
+    return [node for node in sorted(nodes) if node not in holders]
+
+
+def _best(free: Iterable[int], holders: Sequence[int], load: Load, spread: Spread) -> int:
+    """Return which free node is to hold a group besides its holders."""
+    return min(free, key=lambda node: (spread.rank(node, holders), load.held.get(node, 0)))
+
+
+def _led_evenly(voters: list[int], load: Load, spread: Spread) -> Placement:
     """Return voters with the one first that is to lead: the first of them, unless it is new."""
-    leader = min(voters, key=lambda voter: load.led.get(node_of(voter), 0))
+    leading = spread.leading([*map(node_of, voters)])
+    able = [voter for voter in voters if node_of(voter) in leading]
+    leader = min(able, key=lambda voter: load.led.get(node_of(voter), 0))
     return (leader, *(voter for voter in voters if voter != leader))
 
 
@@ -207,8 +300,9 @@ def _change(load: Load, before: Placement, after: Placement) -> Placement:
 
 
 class NodeInfo(NamedTuple):
-    """A node: where its shards listen, how many logs it has, which format level it supports, and
-    what tells its folder from others that are founded under its number (0: it has not said).
+    """A node: where its shards listen, how many logs it has, which format level it supports, what
+    tells its folder from others that are founded under its number (0: it has not said), and which
+    BrokerSet it is of (`SET_UNKNOWN`: it has not said).
     """
 
     id: int
@@ -218,6 +312,7 @@ class NodeInfo(NamedTuple):
     shards: int = 0
     level: int = FORMAT_LEVEL_FIRST
     birth: int = 0
+    brokerset: int = SET_UNKNOWN
 
 
 class Nodes:
@@ -272,6 +367,34 @@ class Nodes:
         """Return a node, removed or not; None if there never was one of this id."""
         return self._nodes.get(node)
 
+    # -- sets --------------------------------------------------------------------------------
+
+    @property
+    def uses_sets(self) -> bool:
+        """Whether a node is of a set with another id than 0."""
+        return any(node.brokerset > 0 for node in self.all())
+
+    def set_of(self, node: int, declared: Declared) -> int:
+        """Return of which set a node is: what it says of itself, or else what the topology says;
+        `SET_UNKNOWN` if neither does.
+        """
+        known = self._nodes.get(node)
+        if known is not None and known.brokerset != SET_UNKNOWN:
+            return known.brokerset
+        return declared.sets.get(node, SET_UNKNOWN)
+
+    def spread(self, declared: Declared) -> Spread:
+        """Return what placements keep to. Until all nodes are known to be of a set, nothing: else
+        groups would move, and move back, while nodes say of which set they are.
+        """
+        if not self.uses_sets:
+            return ONE_SET
+        run = [node.id for node in self.all() if node.shards]
+        sets = {node: self.set_of(node, declared) for node in run}
+        if SET_UNKNOWN in sets.values():
+            return ONE_SET
+        return Spread(sets, self.active(), declared.home)
+
     # -- groups ------------------------------------------------------------------------------
 
     def voters(self, group: int) -> Placement:
@@ -323,13 +446,17 @@ class Nodes:
         """The placement of every group that has one."""
         return self._placements
 
-    def place_new(self, groups: Iterable[int], replicas: int) -> None:
+    def place_new(
+        self, groups: Iterable[int], replicas: int, declared: Declared = UNDECLARED
+    ) -> None:
         """Place new groups on the nodes that are active, `replicas` of each (0: as is the rule)."""
         active = self.active()
         if not active:
             return
         groups = list(groups)
-        found = place(groups, replicas_of(replicas, len(active)), active, self.load)
+        spread = self.spread(declared)
+        most = spread.limit(replicas_of(replicas, len(active)))
+        found = place(groups, most, active, self.load, spread)
         self._placements |= found
         if replicas:
             self._wanted |= dict.fromkeys(groups, replicas)
@@ -358,6 +485,8 @@ class Nodes:
                 if known.state == "removed":
                     raise _removed(node)
                 self._nodes[node] = known._replace(state=state)  # type: ignore[arg-type]
+            case SetJoined(node, brokerset):
+                self._nodes[node] = self._known(node)._replace(brokerset=brokerset)
             case GroupsPlaced(rows):
                 for group, voters in rows:
                     self._move(group, tuple(voters))
@@ -411,22 +540,29 @@ class Nodes:
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
+        sets = {n.id: n.brokerset for n in self._nodes.values() if n.brokerset != SET_UNKNOWN}
         return (
             self.level,
-            [tuple(node) for node in self._nodes.values()],
+            # Without its set, which earlier releases would not know: it comes last.
+            [tuple(node)[:-1] for node in self._nodes.values()],
             list(self._placements.items()),
             list(self._founders.items()),
             list(self._wanted.items()),
             list(self._leaving.items()),
             [(*key, incarnation) for key, incarnation in self._left.items()],
+            *((sets,) if sets else ()),
         )
 
     @classmethod
     def decode(cls, data: Any) -> Nodes:
         """Return the state that `encode` gave."""
         nodes = cls()
-        nodes.level, infos, placements, founders, wanted, leaving, left = data
-        nodes._nodes = {info[0]: NodeInfo(*info) for info in infos}
+        nodes.level, infos, placements, founders, wanted, leaving, left, *more = data
+        sets = more[0] if more else {}
+        infos = [NodeInfo(*info) for info in infos]
+        nodes._nodes = {
+            info.id: info._replace(brokerset=sets.get(info.id, SET_UNKNOWN)) for info in infos
+        }
         nodes._placements = {group: tuple(voters) for group, voters in placements}
         nodes._founders = {group: tuple(voters) for group, voters in founders}
         nodes._wanted = dict(wanted)

@@ -40,6 +40,7 @@ from weir.broker.records.registry import (
     RegistryChange,
     SchemaRuleSet,
     SchemaVersionAdded,
+    SetJoined,
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
@@ -190,7 +191,7 @@ class Registry:
         """
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
-        check_replicas(request.replicas, len(self.catalog.nodes.active()))
+        check_replicas(request.replicas, len(self.catalog.nodes.active()), self.catalog.spread)
         key_by = check_key_by(request.key_by)
         if key_by:
             self._check_level("a topic with --key-by")
@@ -310,6 +311,7 @@ class Registry:
             self.administration.quotas.apply(index, record)
         elif isinstance(record, TopologyApplied):
             self.administration.topology.apply(index, record)
+            self.membership.look_again()
         elif isinstance(record, AuditProducerOpened):
             self._clock.raise_to(record.producer)
             self.catalog.open_audit(record)
@@ -336,7 +338,7 @@ class Registry:
                 self.endings.apply(index, record)
             case SchemaVersionAdded() | SchemaRuleSet() as record:
                 self.administration.schemas.apply(index, record)
-            case NodeJoined() | NodeChanged() | LevelRaised() as record:
+            case NodeJoined() | NodeChanged() | SetJoined() | LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:
                 self.membership.apply(index, record)

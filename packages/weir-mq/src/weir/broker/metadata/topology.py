@@ -11,17 +11,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.placement import NodeInfo, Nodes
+from weir.broker.metadata.spread import UNDECLARED, Declared
 from weir.broker.records.topology import TopologyApplied
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, LevelTooLow, Refused, TopologyChanged, Unauthorized
+from weir.model.ids import SET_UNKNOWN
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client import topology as t
 from weir.protocol.client.messages import Reply
 from weir.topology.checks import check
-from weir.topology.sets import TopicTags, Topology
+from weir.topology.sets import TopicTags, Topology, name_of
 
 #: A refusal names so many of the problems.
 _TOLD_MAX = 4
@@ -30,12 +32,13 @@ _TOLD_MAX = 4
 class AppliedTopology:
     """The topology that was applied last; version 0: none was."""
 
-    __slots__ = ("topology", "version")
+    __slots__ = ("declared", "topology", "version")
 
     def __init__(self) -> None:
         """Begin without any."""
         self.version = 0
         self.topology = Topology()
+        self.declared = UNDECLARED
 
     def __bool__(self) -> bool:
         return bool(self.version)
@@ -52,7 +55,7 @@ class AppliedTopology:
     def apply(self, record: TopologyApplied) -> None:
         """Apply a record. Raises `TopologyChanged` where another one came between."""
         self.check_version(record.version - 1)
-        self.version, self.topology = record.version, record.topology
+        self._be(record.version, record.topology)
 
     def check_relay(self, topic: str, brokerset: int, node: int) -> TopicTags:
         """Return which messages of a topic (its full name) a node of a set may hold; any where no
@@ -92,9 +95,13 @@ class AppliedTopology:
     def decode(cls, data: Any) -> AppliedTopology:
         """Return the state that `encode` gave."""
         found = cls()
-        found.version, topology = data
-        found.topology = msgspec.convert(topology, Topology)
+        version, topology = data
+        found._be(version, msgspec.convert(topology, Topology))
         return found
+
+    def _be(self, version: int, topology: Topology) -> None:
+        self.version, self.topology = version, topology
+        self.declared = Declared(topology.core_nodes(), topology.home)
 
 
 class TopologyCatalog(Protocol):
@@ -209,6 +216,7 @@ def check_fit(new: Topology, old: Topology, nodes: Nodes) -> None:
                 f"in its set, or drain and remove it first (`weir node drain {node.id}`)",
                 node.id,
             )
+        _check_set(node, core[node.id], nodes.uses_sets, new)
     before = {node.number: one for one in old.sets for node in one.nodes}
     tiers = {one.id: one.tier for one in old.sets}
     for one in new.sets:
@@ -226,3 +234,25 @@ def check_fit(new: Topology, old: Topology, nodes: Nodes) -> None:
                     f"set {one.name}",
                     number,
                 )
+
+
+def _check_set(node: NodeInfo, declared: int, uses_sets: bool, topology: Topology) -> None:
+    """Raise `BadRequest` unless a node of the system is of the set that a topology has it in."""
+    said = node.brokerset
+    if said == SET_UNKNOWN:
+        if not node.shards:
+            return  # it has never run: what it says will have to fit
+        if uses_sets:
+            raise BadRequest(
+                f"node {node.id} has not said yet of which BrokerSet it is: start it, then apply "
+                "the topology again",
+                node.id,
+            )
+        said = 0  # nobody has a set, so nobody says so
+    if said != declared:
+        raise BadRequest(
+            f"node {node.id} was founded in BrokerSet {said}, and the file has it in set "
+            f"{name_of(topology, declared)}, which has the id {declared}: a node never changes its "
+            f"set, so give that set the id {said}, or name the node in another one",
+            node.id,
+        )

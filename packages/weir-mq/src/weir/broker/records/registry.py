@@ -147,6 +147,13 @@ class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):
     state: str
 
 
+class SetJoined(Record, frozen=True, array_like=True, tag="node-set"):
+    """Registry: a node is of this BrokerSet, as its folder says. From format level 3 on."""
+
+    node: Number
+    brokerset: Number
+
+
 class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     """Registry: where groups are to lie from here on: (group, its voters), the preferred leader
     first. Who leads a group moves it there.
@@ -169,7 +176,7 @@ class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     level: Number
 
 
-NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
+NodeRecord = NodeJoined | NodeChanged | SetJoined | GroupsPlaced | GroupsSettled | LevelRaised
 SchemaRecord = SchemaVersionAdded | SchemaRuleSet
 SystemRecord = AccessRecord | FleetRecord | SecretsRewrapped | QuotaRecord | TopologyApplied
 #: What the registry decides.

@@ -100,6 +100,9 @@ def issue(
         list[str] | None,
         typer.Option(help="A name or address by which a node is dialled; may come again."),
     ] = None,
+    brokerset: Annotated[
+        int, typer.Option(min=0, help="Of a node: the id of its BrokerSet in the topology.")
+    ] = 0,
     days: Days = None,
     folder: Folder = DEFAULT_FOLDER,
     as_json: AsJson = False,
@@ -107,8 +110,13 @@ def issue(
     """Issue a certificate with a new key."""
     from weir.tls.authority import opened
 
+    if brokerset and kind is not Kind.NODE:
+        raise typer.BadParameter(
+            "users and devices belong to no BrokerSet: leave it out", param_hint="--brokerset"
+        )
     with opened(folder) as ca:
-        _print_one(ca.issue(_identity(ca.system, ca.set, kind, who), host or (), days), as_json)
+        identity = _identity(ca.system, brokerset or ca.set, kind, who)
+        _print_one(ca.issue(identity, host or (), days), as_json)
 
 
 @app.command()

@@ -11,7 +11,8 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.nodes import SetStatus
-    from weir.protocol.client.nodes import NodeList, Transferred
+    from weir.protocol.client.nodes import NodeList, SetInfo, SetList, Transferred
+    from weir.topology.sets import Topology
 
 app = typer.Typer(name="node", help="Show, add, drain and remove the nodes of a set.")
 
@@ -36,10 +37,11 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 
     from weir.cli.output import print_json, print_table
 
-    async def work(client: Client) -> SetStatus:
-        return await client.nodes.status()
+    async def work(client: Client) -> tuple[SetStatus, SetList | None]:
+        return await client.nodes.status(), await _sets(client)
 
-    found = connected(url, work)
+    found, sets = connected(url, work)
+    of = {node: one for one in sets.sets for node in one.nodes} if sets is not None else {}
     if as_json:
         rows: dict[str, Any] = {
             "system": f"{found.system:x}",
@@ -47,16 +49,22 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
             "logs": found.logs,
             "asked": found.asked,
             "settled": found.settled,
-            "nodes": [asdict(one) for one in found.nodes],
+            "nodes": [
+                {**asdict(one), "brokerset": of[one.id].id if one.id in of else None}
+                for one in found.nodes
+            ],
+            "sets": None if sets is None else [_set_row(one) for one in sets.sets],
+            "rule": None if sets is None else sets.rule,
         }
         print_json("weir.nodes/1", {"url": url}, rows)
     else:
         print_table(
-            ("NODE", "ADDRESS", "STATE", "LEADS", "WANTED", "HOLDS", "WANTED", "LAGGING", "MOVING",
-             "LEVEL"),
+            ("NODE", "SET", "ADDRESS", "STATE", "LEADS", "WANTED", "HOLDS", "WANTED", "LAGGING",
+             "MOVING", "LEVEL"),
             [
                 (
                     one.id,
+                    _label(of.get(one.id)),
                     f"{one.host}:{one.port}" if one.port else "-",
                     one.state if one.up else f"{one.state}, down",
                     one.led,
@@ -84,6 +92,12 @@ def add(
             "--node", min=0, show_default=False, help="Its number. [default: the next free one]"
         ),
     ] = 0,
+    brokerset: Annotated[
+        str,
+        typer.Option(
+            show_default=False, help="Its BrokerSet, by name or id. [default: as the topology says]"
+        ),
+    ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Register a new node, and print how to create it. Groups move to it once it runs.
@@ -98,21 +112,48 @@ def add(
     except ValueError as error:
         raise typer.BadParameter(f"the address {error}", param_hint="HOST:PORT") from None
 
-    async def work(client: Client) -> NodeList:
-        return await client.nodes.add(host, port, number)
+    async def work(client: Client) -> tuple[NodeList, Topology]:
+        topology = await _topology(client)
+        if brokerset and not brokerset.isdecimal() and topology.by_name(brokerset) is None:
+            raise typer.BadParameter(
+                f"the topology has no set {brokerset!r}: give its id, or apply one that has it",
+                param_hint="--brokerset",
+            )
+        return await client.nodes.add(host, port, number), topology
 
-    listed = connected(url, work)
+    listed, topology = connected(url, work)
     new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
     if new.shards:  # it has run: whoever founded it again would lose what it holds
         print(f"node {new.id} is reached at {host}:{port} from now on")
         return
     others = ",".join(f"{one.id}={one.host}:{one.port}" for one in listed.nodes if one.id != new.id)
+    found = _set_of(new.id, brokerset, topology)
     print(
         f"node {new.id} is registered. On its machine:\n"
         f"  weir init --node {new.id} --set {others} --system {listed.system:x} "
-        f"--logs {listed.logs} --data FOLDER\n"
+        f"--logs {listed.logs} {f'--brokerset {found} ' if found else ''}--data FOLDER\n"
         f"  weir serve --host {host} --port {port} --data FOLDER"
     )
+
+
+async def _topology(client: Client) -> Topology:
+    """Return the topology that is applied; an empty one of a system that can have none."""
+    from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+    from weir.topology.sets import Topology
+
+    if (await client.nodes.list()).level < FORMAT_LEVEL_TOPOLOGY:
+        return Topology()
+    return (await client.topology.describe()).topology
+
+
+def _set_of(node: int, brokerset: str, topology: Topology) -> int:
+    """Return the id of the set that a new node is to be of: what was asked for, by name or by id,
+    or what the topology says.
+    """
+    if brokerset.isdecimal():
+        return int(brokerset)
+    named = topology.by_name(brokerset)
+    return named.id if named is not None else topology.core_nodes().get(node, 0)
 
 
 @app.command()
@@ -216,6 +257,30 @@ def raise_level(
         return await client.nodes.raise_level(level)
 
     print(f"format level {connected(url, work).level} is written")
+
+
+async def _sets(client: Client) -> SetList | None:
+    """Return the BrokerSets; None of a system that is below the format level of sets."""
+    from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+
+    if (await client.nodes.list()).level < FORMAT_LEVEL_TOPOLOGY:
+        return None
+    return await client.nodes.sets()
+
+
+def _set_row(one: SetInfo) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "name": one.name or None,
+        "tier": one.tier,
+        "nodes": one.nodes,
+        "majorities": one.majorities,
+        "has_registry": one.has_registry,
+    }
+
+
+def _label(one: SetInfo | None) -> str:
+    return "-" if one is None else one.name or f"{one.id}"
 
 
 def _words(found: SetStatus) -> str:

@@ -24,6 +24,7 @@ from weir.protocol.client.declaration import (
     Right,
     Scope,
 )
+from weir.topology.sets import SetId
 
 #: Groups that one report speaks of.
 SETTLED_MAX = 1_024
@@ -223,7 +224,60 @@ class ReportLost(ControlRequest, frozen=True, array_like=True):
     voter: Natural
 
 
-Report = ReportNode | ReportSettled | ReportLost
+class ReportSet(ControlRequest, frozen=True, array_like=True):
+    """Only a shard of a node sends this: of which BrokerSet its node is. It does so from format
+    level 3 on, once any node is of a set with another id than 0.
+    """
+
+    declaration = Declaration(
+        105,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
+    node: NodeId
+    brokerset: SetId
+
+
+class SetInfo(Control, frozen=True, array_like=True):
+    """A BrokerSet: its id, its name in the topology (empty if it has none), its tier, the nodes
+    that are known to be of it, and how many groups are to have most of their voters there;
+    `has_registry` is whether the registry's group is one of those.
+    """
+
+    id: int
+    name: str
+    tier: str
+    nodes: list[int]
+    majorities: int
+    has_registry: bool
+
+
+class SetList(ControlReply, frozen=True, array_like=True):
+    """The BrokerSets by id; what placements keep to (`none`, `home` or `apart`); and the nodes that
+    are not known to be of any set.
+    """
+
+    sets: list[SetInfo]
+    rule: str
+    unknown: list[int]
+
+
+class ListSets(ControlRequest, frozen=True, array_like=True):
+    """Ask for the BrokerSets that nodes are of, and those of the topology."""
+
+    declaration = Declaration(
+        106,
+        Scope.HERE,
+        SetList,
+        Retry.READ,
+        rights=(Right("list", Resource.SYSTEM),),
+    )
+
+
+Report = ReportNode | ReportSettled | ReportLost | ReportSet
 #: All requests of this page.
 REQUESTS: tuple[type[Request], ...] = (
     ListNodes,
@@ -234,4 +288,6 @@ REQUESTS: tuple[type[Request], ...] = (
     ReportNode,
     ReportSettled,
     ReportLost,
+    ReportSet,
+    ListSets,
 )

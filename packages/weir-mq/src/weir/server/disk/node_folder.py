@@ -1,6 +1,6 @@
 """The data folder of a node: who it is, where its logs lie, and where it listens now.
 
-node.json      system, BrokerSet and node ids, the set it was founded with, and the logs; written
+node.json      system, BrokerSet and node ids, the nodes it was founded with, and the logs; written
                once, when it is founded
 endpoint.json  host, port and pid of the running node
 access-mode    the mode of access that the node knew last, as `closed`; not there: open
@@ -30,7 +30,7 @@ import msgspec
 from weir.broker.api.settings import Identity, Member
 from weir.errors import WeirError
 from weir.model.ids import NODE_MAX
-from weir.model.limits import LOGS_MAX
+from weir.model.limits import LOGS_MAX, SET_ID_MAX
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.storage.format.checkpoint import begin_lost
 from weir.storage.format.segment import segment_number
@@ -67,14 +67,16 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """Which node of which set is to be founded: alone, unless `members` are given.
+    """Which node of which system is to be founded: alone, unless `members` are given.
 
-    `system` 0 draws a new one; every node of a set has the same.
+    `system` 0 draws a new one; every node of a system has the same. `brokerset` is the id of the
+    node's BrokerSet in the topology; 0 is that of a system with one set.
     """
 
     node: int = 1
     members: tuple[Member, ...] = ()
     system: int = 0
+    brokerset: int = 0
 
 
 class Founded(msgspec.Struct, frozen=True):
@@ -117,6 +119,8 @@ def _check_part(part: Part) -> None:
     ids = [member.node for member in part.members]
     if not all(1 <= node <= NODE_MAX for node in (part.node, *ids)):
         raise BadFolder(f"nodes are numbered from 1 to {NODE_MAX:,}")
+    if not 0 <= part.brokerset <= SET_ID_MAX:
+        raise BadFolder(f"BrokerSets have ids from 0 to {SET_ID_MAX:,}, not {part.brokerset}")
     if len(set(ids)) < len(ids):
         raise BadFolder("a node stands twice in the set: name each of them once")
     if len({(member.host, member.port) for member in part.members}) < len(ids):
@@ -210,7 +214,9 @@ class NodeFolder:
     def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}
         system = part.system or new_system()
-        founded = Founded(system, 0, part.node, logs, places, part.members, new_system())
+        founded = Founded(
+            system, part.brokerset, part.node, logs, places, part.members, new_system()
+        )
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 

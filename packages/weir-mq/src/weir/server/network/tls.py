@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from weir.errors import Disconnected, NotAuthenticated, Unauthorized
 from weir.host.connections import ClientConnection, Connections
-from weir.host.greeting import NO_TLS
+from weir.host.greeting import NO_NODE, NO_TLS, Certified
 from weir.host.strangers import HandshakeTurns
 from weir.protocol.link import LINK_VERSION
 from weir.server.network.socket_transport import PlainTransport
@@ -141,34 +141,34 @@ class TlsAcceptor:
 
     # -- links call ---------------------------------------------------------------------------
 
-    def node_of(self, transport: asyncio.Transport) -> int | None:
+    def node_of(self, transport: asyncio.Transport) -> Certified | None:
         """Return whose certificate the other side of a connection has shown, if it is a node of
-        this set: see `AcceptedConnection`.
+        this system: see `AcceptedConnection`.
         """
         version = transport.get_extra_info("tls_version")
         if version is None:
             return NO_TLS if self.links == "require" else None
         peer, serving = transport.get_extra_info("peer"), self.serving
         if peer is None or serving is None or version != _LINK_VERSION:
-            return 0
+            return NO_NODE
         return self._node(peer, serving)
 
     def check_node(self, one: TlsTransport, node: int) -> None:
         """Raise `Disconnected` unless who was dialled has the certificate of that node."""
         peer, serving = one.peer, self.serving
-        found = self._node(peer, serving) if peer is not None and serving is not None else 0
-        if found != node or one.get_extra_info("alpn") != ALPN:
+        found = self._node(peer, serving) if peer is not None and serving is not None else NO_NODE
+        if found.node != node or one.get_extra_info("alpn") != ALPN:
             whose = "nobody" if peer is None else peer.identity
             raise Disconnected(
                 f"its certificate is of {whose}, and node {node} of this set was dialled: give "
                 "each node its own (`weir cert issue node`), and correct the address"
             )
 
-    def _node(self, peer: PeerCertificate, serving: ServerTls) -> int:
+    def _node(self, peer: PeerCertificate, serving: ServerTls) -> Certified:
         who, own = peer.identity, serving.own.identity
         if who is None or own is None or peer.serial in serving.revoked:
-            return 0
-        return who.node if (who.system, who.set) == (own.system, own.set) else 0
+            return NO_NODE
+        return Certified(who.node, who.set) if who.node and who.system == own.system else NO_NODE
 
     # -- TLS transports call ------------------------------------------------------------------
 
@@ -228,11 +228,13 @@ class TlsAcceptor:
     # -- inside -------------------------------------------------------------------------------
 
     def _identity(self, one: TlsTransport) -> Identity | None:
-        """Return whose certificate the other side has shown, if that is of this system and set."""
+        """Return whose certificate the other side has shown, if that is of this system: users and
+        devices belong to no set.
+        """
         peer, serving = one.peer, self.serving
         who = None if peer is None else peer.identity
         own = None if serving is None else serving.own.identity
-        if who is None or own is None or (who.system, who.set) != (own.system, own.set):
+        if who is None or own is None or who.system != own.system or who.set:
             return None
         return who
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weir.broker.api.settings import Member
 from weir.model.limits import FORMAT_LEVEL
 from weir.protocol.link import Greeting, LinkAnswer, Verdict, decode_hello, encode_greeting, prove
@@ -19,8 +21,12 @@ _BIRTH = 404
 class BrokerSet:
     """All nodes of a run, and the ways between them and their clients."""
 
-    def __init__(self, world: World, machine: Machine, nodes: int) -> None:
-        """Be down; `start` is what brings all nodes up. A single one was founded alone."""
+    def __init__(
+        self, world: World, machine: Machine, nodes: int, sets: Sequence[int] = ()
+    ) -> None:
+        """Be down; `start` is what brings all nodes up. A single one was founded alone. `sets` has
+        the id of the set of each node; all are of set 0 without it.
+        """
         self.world = world
         self.net = Net(far=nodes > 1)
         self.machine = machine
@@ -31,8 +37,12 @@ class BrokerSet:
         numbers = range(1, nodes + 1)
         members = tuple(Member(n, f"node{n}", PORT) for n in numbers) if nodes > 1 else ()
         self.hosts = {
-            n: Host(world, machine, n, members, _Dialer(self, n), self.witness) for n in numbers
-        }
+            n: Host(
+                world, machine, n, members, _Dialer(self, n), self.witness,
+                sets[n - 1] if sets else 0,
+            )
+            for n in numbers
+        }  # fmt: skip
 
     @property
     def one(self) -> Host:

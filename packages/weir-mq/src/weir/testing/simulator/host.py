@@ -53,8 +53,11 @@ class Host:
         members: tuple[Member, ...],
         dial: Dial,
         witness: Witness,
+        brokerset: int = 0,
     ) -> None:
-        """Be down; `start` is what brings it up. `members` founded the set, `dial` finds them."""
+        """Be down; `start` is what brings it up. `members` founded the system, `dial` finds them;
+        the node is of the set `brokerset`.
+        """
         self.world = world
         self.node = node
         self.hardware = Hardware(world, node, machine.logs)
@@ -67,7 +70,7 @@ class Host:
         self.ruined = ""
         self.layout = Layout(machine.logs)
         birth = random.Random(node).getrandbits(62) if members else 0
-        identity = Identity(machine.log.system, node=node, members=members, birth=birth)
+        identity = Identity(machine.log.system, brokerset, node, members=members, birth=birth)
         self._seat = Seat(world, self.hardware, machine, identity, self, dial, witness)
         #: The shards' processes; None of one that has ended. Empty while the node is down.
         self._processes: list[Process | None] = []
@@ -77,6 +80,11 @@ class Host:
         self._stopping = False
         #: Until when the whole machine stands still; and when all is heard that was told so far.
         self._stands_until = self._told_at = 0
+
+    @property
+    def brokerset(self) -> int:
+        """The id of its set."""
+        return self._seat.identity.brokerset
 
     @property
     def level(self) -> int:

@@ -81,6 +81,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     m.MoveCursor: lambda t: m.MoveCursor(t.addresses[0], CLUSTER, 1, (0, 0), 100),
     m.SeekCursor: lambda t: m.SeekCursor(t.addresses[0], CLUSTER, (0, 0)),
     n.ListNodes: lambda _: n.ListNodes(),
+    n.ListSets: lambda _: n.ListSets(),
     n.DescribeShard: lambda _: n.DescribeShard(),
     n.ChangeNode: lambda _: n.ChangeNode("drain", 1),
     n.RaiseLevel: lambda _: n.RaiseLevel(),

@@ -36,6 +36,7 @@ RECORDS: list[c.ControlRecord] = [
     reg.TopicDeleted(3),
     reg.NodeJoined(2, "host", 6800, 4, 1, 77),
     reg.NodeChanged(2, "draining"),
+    reg.SetJoined(2, 7),
     reg.GroupsPlaced([(65536, (65536, 131072))]),
     reg.GroupsSettled([(65536, (65536, 131072))]),
     reg.LevelRaised(2),

@@ -7,7 +7,7 @@ import pytest
 
 from rigs.logs import CHECK_FREE
 from weir.server.disk.file_disk import FolderInUse
-from weir.server.disk.node_folder import BadFolder, NodeFolder
+from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 
 
 def test_an_identity_is_drawn_once(tmp_path: Path) -> None:
@@ -15,6 +15,16 @@ def test_an_identity_is_drawn_once(tmp_path: Path) -> None:
     assert first.system > 0
     assert NodeFolder(tmp_path / "a").found() == first
     assert NodeFolder(tmp_path / "b").found() != first
+
+
+def test_the_set_of_a_node_is_kept_for_good(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path / "a")
+    assert folder.found(part=Part(brokerset=7)).brokerset == 7
+    assert folder.found(part=Part(brokerset=8)).brokerset == 7
+    assert NodeFolder(tmp_path / "a").found().identity(1).brokerset == 7
+    with pytest.raises(BadFolder, match="ids from 0 to 65,535, not 65536"):
+        NodeFolder(tmp_path / "b").found(part=Part(brokerset=65_536))
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_folder_with_logs_and_no_identity_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
     [
         ({"protocol": 2}, Verdict.UNKNOWN_PROTOCOL, "upgrade"),
         ({"system": 8}, Verdict.STRANGER, "another system"),
-        ({"brokerset": 1}, Verdict.STRANGER, "BrokerSet 1"),
+        ({"node": 6, "brokerset": 2}, Verdict.STRANGER, "of BrokerSet 2, and here it is of Bro"),
+        ({"node": 6}, Verdict.STRANGER, "of BrokerSet 0, and here it is of BrokerSet 3"),
         ({"logs": 3}, Verdict.STRANGER, "3 logs"),
         ({"shards": 3}, Verdict.STRANGER, "no node has"),
         ({"shard": 9}, Verdict.STRANGER, "no node has"),
@@ -89,12 +90,33 @@ def test_strangers_are_refused_and_told_why(
         async with running(own(1)) as (one,):
             one.do(ef.Disconnect(4))
             one.do(ef.Connect(5, "127.0.0.1", 1, 9))
+            one.do(ef.Connect(6, "127.0.0.1", 2, 9, 3))
             answer, sock = await greet(one.port, hello(**changes))
             assert (answer.verdict, answer.node, answer.shard) == (verdict, 1, 0)
             assert why in answer.reason
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
             sock.close()
             assert one.incoming == {}
+
+    run(body)
+
+
+def test_nodes_of_several_sets_link_and_one_of_another_than_is_known_is_cut_off(
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            socks = []
+            for node, brokerset in ((2, 0), (3, 7), (4, 8)):
+                answer, sock = await greet(one.port, hello(node=node, brokerset=brokerset))
+                assert answer.verdict == Verdict.ACCEPTED, answer.reason
+                socks.append(sock)
+            for node, brokerset in ((2, 0), (3, 7), (4, 9)):
+                one.do(ef.Connect(node, "127.0.0.1", node, 0, brokerset))
+            assert await asyncio.get_running_loop().sock_recv(socks[2], 1) == b""
+            assert list(one.incoming) == [place_of(2, 0), place_of(3, 0)]
+            for sock in socks:
+                sock.close()
 
     run(body)
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rigs.certificates import TestCa
@@ -109,11 +110,14 @@ def test_a_node_that_requires_it_links_to_nobody_without(
     run(body)
 
 
-async def greeting_of(port: int, context: ssl.SSLContext, node: int = 2) -> link.LinkAnswer:
+async def greeting_of(
+    port: int, context: ssl.SSLContext, node: int = 2, brokerset: int = 0
+) -> link.LinkAnswer:
     """Dial by TLS by hand, and say that this is a node."""
     context.set_alpn_protocols([ALPN])
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    writer.write(link.encode_greeting(made_hello(node)))
+    hello = msgspec.structs.replace(made_hello(node), brokerset=brokerset)
+    writer.write(link.encode_greeting(hello))
     stream, answer = link.Greeting(), None
     while answer is None:
         data = await reader.read(4096)
@@ -161,9 +165,23 @@ def test_no_certificate_but_a_nodes_own_makes_a_node(
             assert answer.verdict == Verdict.STRANGER
             ca.become(SYSTEM + 1)
             answer = await greeting_of(one.port, context_of(ca, ca.issue("node/4")), node=4)
-            assert "of no node of this set" in answer.reason, "the CA signs for two systems"
+            assert "of no node of this system" in answer.reason, "the CA signs for two systems"
             with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
                 await greeting_of(one.port, context_of(ca, later.issue("node/2")))
+
+    run(body)
+
+
+def test_a_certificate_is_of_a_node_in_one_set(nodes: Set, run: Callable[[Body], None]) -> None:
+    async def body() -> None:
+        async with secured((made_own(1), nodes.serving("node/1"), "require")) as (one,):
+            context = context_of(nodes.ca, nodes.ca.issue("node/2", brokerset=7))
+            assert (await greeting_of(one.port, context, 2, 7)).verdict == Verdict.ACCEPTED
+            for brokerset in (0, 8):
+                answer = await greeting_of(one.port, context, 2, brokerset)
+                assert answer.verdict == Verdict.STRANGER
+                said = f"node 2 of BrokerSet {brokerset}, and its certificate is of node 2 of Bro"
+                assert f"{said}kerSet 7" in answer.reason
 
     run(body)
 

@@ -1,0 +1,241 @@
+"""Nodes say of which BrokerSet they are; the registry keeps it, and placements keep to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from weir.broker.api.settings import Identity, Layout, Member
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.membership import Membership
+from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.spread import UNDECLARED, Declared, Rule
+from weir.broker.metadata.topology import check_fit
+from weir.broker.records.entries import decode_control, encode_control
+from weir.broker.records.registry import (
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+    SetJoined,
+    TopicCreated,
+)
+from weir.broker.records.topology import TopologyApplied
+from weir.broker.runtime.outbox import Caller
+from weir.errors import BadRequest, Refused, UnknownNode
+from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+from weir.protocol.client.nodes import NodeList, ReportSet, ReportSettled, SetInfo
+from weir.topology.sets import SetNode, SetRow, Topology
+
+
+def core(number: int) -> SetRow:
+    """Return a core set of the node with its own number."""
+    nodes = (SetNode(number, f"host{number}", 6800),)
+    return SetRow(number, f"set{number}", "core", nodes=nodes)
+
+
+class Leader:
+    """The registry's leader; what it proposes is committed by `settle`."""
+
+    def __init__(self, nodes: int, level: int = FORMAT_LEVEL_TOPOLOGY) -> None:
+        self.catalog = Catalog()
+        members = tuple(Member(node, f"host{node}", 6800) for node in range(1, nodes + 1))
+        self.proposed: list[NodeRecord] = []
+        self.applied = 0
+        self.membership = Membership(
+            self.catalog, Identity(7, members=members), Layout(2, 2), level, self, self
+        )
+        self.membership.lead()
+        if level > 1:
+            self.propose(LevelRaised(level))
+        self.settle()
+
+    def propose(self, record: NodeRecord) -> int:
+        self.proposed.append(record)
+        return len(self.proposed)
+
+    def reply(self, caller: Caller, reply: NodeList) -> None:
+        raise AssertionError("nobody asked")
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        raise AssertionError("nobody asked")
+
+    def settle(self) -> None:
+        for _ in range(20):
+            while self.applied < len(self.proposed):
+                record = decode_control(encode_control(self.proposed[self.applied]))
+                self.applied += 1
+                self.membership.apply(self.applied, record)  # type: ignore[arg-type]
+            self.membership.rebalance()
+
+    def say(self, *sets: int) -> None:
+        """Let nodes from 1 up say of which set they are."""
+        for node, brokerset in enumerate(sets, 1):
+            self.membership.take_report(ReportSet(node, brokerset))
+        self.settle()
+
+    def arrive(self) -> None:
+        nodes = self.catalog.nodes
+        rows = [(group, list(nodes.voters(group))) for group in nodes.unsettled]
+        self.membership.take_report(ReportSettled(rows))
+        self.settle()
+
+    def topic(self, partitions: int = 6) -> list[int]:
+        record = TopicCreated("default", "t", partitions, "partition", 1)
+        return self.catalog.create(record)[0].groups()
+
+    def sets_of(self, group: int) -> list[int]:
+        nodes = self.catalog.nodes
+        return sorted(nodes.set_of(node_of(v), UNDECLARED) for v in nodes.voters(group))
+
+
+def test_groups_lie_where_they_did_until_all_nodes_have_said_their_set() -> None:
+    leader = Leader(6)
+    groups = leader.topic()
+    before = dict(leader.catalog.nodes.placements)
+    leader.say(1, 1, 2, 2, 3)
+    assert leader.catalog.spread.rule is Rule.NONE
+    assert leader.catalog.nodes.placements == before
+    leader.membership.take_report(ReportSet(6, 3))
+    leader.settle()
+    assert leader.catalog.spread.rule is Rule.APART
+    for group in groups:
+        assert leader.sets_of(group) == [1, 2, 3]
+    counts = Counter(leader.sets_of(REGISTRY_GROUP))
+    assert max(counts.values()) == 2
+    assert sum(counts.values()) == 5
+
+
+def test_the_registry_is_spread_as_well() -> None:
+    """It is founded on the first three nodes, which are one set."""
+    leader = Leader(5)
+    leader.say(1, 1, 1, 2, 3)
+    # Five voters could not miss the first set: three do.
+    assert leader.sets_of(REGISTRY_GROUP) == [1, 2, 3]
+    assert not leader.catalog.nodes.leaving(65536)
+    leader.arrive()
+    before = len(leader.proposed)
+    leader.settle()
+    assert len(leader.proposed) == before
+
+
+def test_new_groups_are_spread_from_the_first() -> None:
+    leader = Leader(3)
+    leader.say(4, 5, 6)
+    for group in leader.topic():
+        assert leader.sets_of(group) == [4, 5, 6]
+
+
+def test_of_two_sets_the_home_set_has_all_voters() -> None:
+    leader = Leader(4)
+    groups = leader.topic()
+    leader.say(8, 8, 9, 9)
+    assert leader.catalog.spread.rule is Rule.HOME
+    for group in (*groups, REGISTRY_GROUP):
+        assert leader.sets_of(group) == [8, 8, 9], "home has two nodes, and three replicas are due"
+    nodes = (SetNode(n, f"host{n}", 6800) for n in (1, 2, 3, 4))
+    one, two, three, four = nodes
+    sets = (SetRow(8, "a", "core", nodes=(one, two)), SetRow(9, "b", "core", nodes=(three, four)))
+    leader.catalog.topology.apply(TopologyApplied(1, Topology(9, sets)))
+    leader.membership.look_again()
+    leader.settle()
+    for group in (*groups, REGISTRY_GROUP):
+        assert leader.sets_of(group) == [8, 9, 9], "home is the other one now"
+        assert node_of(leader.catalog.voters(group)[0]) in (3, 4)
+
+
+def test_a_set_is_said_once_and_from_level_3_on() -> None:
+    leader = Leader(3, level=2)
+    leader.say(1, 2, 3)
+    assert not any(isinstance(record, SetJoined) for record in leader.proposed)
+    leader = Leader(3)
+    leader.say(1, 2, 3)
+    leader.say(3, 3, 3)
+    said = [record for record in leader.proposed if isinstance(record, SetJoined)]
+    assert said == [SetJoined(1, 1), SetJoined(2, 2), SetJoined(3, 3)]
+    leader.membership.take_report(ReportSet(9, 1))
+    leader.settle()
+    assert leader.proposed[-1] != SetJoined(9, 1)
+    with pytest.raises(UnknownNode):
+        leader.catalog.nodes.apply(SetJoined(9, 1))
+
+
+def test_a_node_is_of_the_set_that_the_topology_has_it_in() -> None:
+    leader = Leader(3)
+    sets = tuple(map(core, (1, 2, 3)))
+    leader.catalog.topology.apply(TopologyApplied(1, Topology(1, sets)))
+    leader.say(2)
+    assert leader.catalog.nodes.get(1) is not None
+    assert leader.catalog.nodes.get(1).brokerset == SET_UNKNOWN  # type: ignore[union-attr]
+    leader.say(1)
+    assert leader.catalog.nodes.get(1).brokerset == 1  # type: ignore[union-attr]
+    # One has said it, and of the others the topology says so.
+    assert leader.catalog.spread.rule is Rule.APART
+
+
+def test_a_topology_fits_what_nodes_have_said() -> None:
+    nodes, sets = Nodes(), tuple(map(core, (1, 2)))
+    nodes.apply(NodeJoined(1, "host1", 6800, 1))
+    with pytest.raises(BadRequest, match="node 1 was founded in BrokerSet 0, and the file has it"):
+        check_fit(Topology(1, sets), Topology(), nodes)
+    nodes.apply(NodeJoined(2, "host2", 6800, 1))
+    nodes.apply(SetJoined(2, 2))
+    with pytest.raises(BadRequest, match="node 1 has not said yet of which BrokerSet it is"):
+        check_fit(Topology(1, sets), Topology(), nodes)
+    nodes.apply(SetJoined(1, 1))
+    check_fit(Topology(1, sets), Topology(), nodes)
+    nodes.apply(SetJoined(2, 3))
+    with pytest.raises(BadRequest, match="set set2, which has the id 2: a node never changes"):
+        check_fit(Topology(1, sets), Topology(), nodes)
+
+
+def test_sets_are_kept_and_leave_snapshots_without_them_as_they_were() -> None:
+    nodes = Nodes()
+    nodes.apply(NodeJoined(1, "host1", 6800, 1, 3, 77))
+    without = nodes.encode()
+    assert len(without) == 7  # type: ignore[arg-type]
+    assert without[1] == [(1, "host1", 6800, "active", 1, 3, 77)]  # type: ignore[index]
+    assert Nodes.decode(without).get(1).brokerset == SET_UNKNOWN  # type: ignore[union-attr]
+    nodes.apply(SetJoined(1, 0))
+    assert not nodes.uses_sets
+    assert Nodes.decode(nodes.encode()).get(1) == nodes.get(1)
+    assert nodes.get(1).brokerset == 0  # type: ignore[union-attr]
+    assert encode_control(SetJoined(3, 7)).hex() == "93a86e6f64652d7365740307"
+
+
+def test_sets_are_listed_with_what_lies_in_them() -> None:
+    leader = Leader(4)
+    leader.topic(2)
+    leader.say(1, 1, 1)
+    listed = leader.membership.listed_sets()
+    assert (listed.rule, listed.unknown) == ("none", [4])
+    assert listed.sets == [SetInfo(1, "", "core", [1, 2, 3], 3, True)]
+    sets = (
+        SetRow(1, "near", "core", nodes=tuple(SetNode(n, f"host{n}", 6800) for n in (1, 2, 3))),
+        SetRow(2, "far", "core", nodes=(SetNode(4, "host4", 6800),)),
+        SetRow(5, "door", "access", 1, nodes=(SetNode(9, "host9", 6800),), upper=(1,)),
+    )
+    leader.catalog.topology.apply(TopologyApplied(1, Topology(1, sets)))
+    listed = leader.membership.listed_sets()
+    assert (listed.rule, listed.unknown) == ("home", [])
+    assert listed.sets == [
+        SetInfo(1, "near", "core", [1, 2, 3], 3, True),
+        SetInfo(2, "far", "core", [4], 0, False),
+        SetInfo(5, "door", "access", [], 0, False),
+    ]
+
+
+def test_a_node_that_was_removed_counts_no_more() -> None:
+    nodes = Nodes()
+    for node, brokerset in ((1, 1), (2, 2), (3, 3)):
+        nodes.apply(NodeJoined(node, "h", node, 1))
+        nodes.apply(SetJoined(node, brokerset))
+    assert nodes.spread(UNDECLARED).rule is Rule.APART
+    nodes.apply(NodeChanged(3, "draining"))
+    assert nodes.spread(UNDECLARED).rule is Rule.APART, "it may come back"
+    nodes.apply(NodeChanged(3, "removed"))
+    assert nodes.spread(Declared({}, 2)).rule is Rule.HOME
+    assert nodes.spread(Declared({}, 2)).rank(1, ()) == 1
+    assert nodes.voters(REGISTRY_GROUP) == ()
