@@ -4,16 +4,19 @@ on a node that lets it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from weir_lab.attack import credentials, strangers
+from weir.client.access import AccessRule
+from weir_lab.attack import credentials, strangers, tokens
 from weir_lab.attack.run import ATTACKS, Settings, measure, steal
 from weir_lab.attack.targets import Target, closed_target, open_target
 
 #: What not even an open node allows: it is refused by the dialect itself.
 NEVER = {
     "speak as a shard", "ask before hello", "hold memory before hello", "speak an old TLS",
-    "speak as a node",
+    "speak as a node", "flood with key updates",
 }  # fmt: skip
 
 
@@ -40,6 +43,14 @@ def test_attacks_by_tls_succeed_where_a_set_is_opened_again() -> None:
         # Proofs and logins do not depend on the mode.
         assert not credentials.ATTACKS["replay a proof"](target)
         assert not credentials.ATTACKS["prove by another's secret"](target)
+
+
+def test_a_role_that_names_all_of_a_kind_outlives_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack says something: by a rule that does not go with the topic it achieves it."""
+    whole = partial(AccessRule, prefix=True)
+    monkeypatch.setattr(tokens, "AccessRule", whole)
+    with closed_target() as target:
+        assert tokens.ATTACKS["outlive a topic"](target)
 
 
 def test_a_secret_that_lies_in_a_folder_is_found() -> None:

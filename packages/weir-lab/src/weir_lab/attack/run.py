@@ -21,7 +21,7 @@ import msgspec
 from weir.client.sync.client import Client
 from weir.errors import WeirError
 from weir.testing.nodes import NodeFailed, running_node
-from weir_lab.attack import credentials, strangers, tokens
+from weir_lab.attack import credentials, key_updates, strangers, tokens
 from weir_lab.attack.targets import OWN, Target, closed_target, open_target
 from weir_lab.bench.bounds import check_bounds
 
@@ -29,6 +29,7 @@ ATTACKS: dict[str, strangers.Attack] = {
     **strangers.ATTACKS,
     **credentials.ATTACKS,
     **tokens.ATTACKS,
+    **key_updates.ATTACKS,
 }
 _BEGINS_WITHIN = 30.0
 Progress = Callable[[int], None]

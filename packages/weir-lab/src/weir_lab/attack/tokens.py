@@ -14,7 +14,10 @@ import msgspec
 
 from weir.access.signatures import PrivateKey
 from weir.access.tokens import BEARER
+from weir.client.access import AccessRule
 from weir.errors import NotAuthenticated
+from weir.model.batch_builder import encode
+from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir_lab.attack.strangers import Attack
 from weir_lab.attack.targets import AUDIENCE, ISSUER, Target
@@ -23,6 +26,7 @@ from weir_lab.attack.wire import ask, connection
 _KEY_ID = ISSUER
 _LIFE_S = 600
 _VISITOR = "visitor"
+_BORROWER, _LENT = "borrower", "lent"
 
 
 def _encoded(data: bytes) -> bytes:
@@ -111,6 +115,41 @@ def outlive_a_user(target: Target) -> bool:
             root.access.revoke_user(_VISITOR)
 
 
+def outlive_a_topic(target: Target) -> bool:
+    """Go on with the rights, and the address, that one had of a topic which was deleted, where
+    somebody else has made another one of its name.
+    """
+    if not target.is_closed:
+        return True
+    password = "a borrower's own"
+    with target.administrator() as root:
+        before = root.create_topic(_LENT)
+        rule = AccessRule(("describe", "publish", "read"), "topic", _LENT)
+        root.access.change_rules(_BORROWER, [rule])
+        root.access.create_user(_BORROWER, password, [_BORROWER])
+        try:
+            assert target.answers(_BORROWER, password, [m.DescribeTopic(_LENT)]), (
+                "the honest user was refused"
+            )
+            root.delete_topic(_LENT)
+            after = root.create_topic(_LENT)
+            root.publish(_LENT, b"a secret of its owner")
+            return bool(target.answers(_BORROWER, password, list(_uses(before, after))))
+        finally:
+            root.access.revoke_user(_BORROWER)
+            root.access.delete_role(_BORROWER)
+            root.delete_topic(_LENT)
+
+
+def _uses(before: m.TopicInfo, after: m.TopicInfo) -> Iterator[m.Request]:
+    """Yield what a user may ask who has rights in a topic, by its name and by both addresses."""
+    yield m.DescribeTopic(_LENT)
+    for address in (before.addresses[0], after.addresses[0]):
+        batch = memoryview(bytes(encode([b"v"], group=address.group)))
+        yield m.Fetch(address, 0, 1 << 20)
+        yield m.Produce(address, 0, batch)
+
+
 def _has_topics(target: Target, password: str) -> bool:
     try:
         with target.connect(_VISITOR, password) as visitor:
@@ -122,4 +161,5 @@ def _has_topics(target: Target, password: str) -> bool:
 ATTACKS: dict[str, Attack] = {
     "forge a token": forge_a_token,
     "outlive a user": outlive_a_user,
+    "outlive a topic": outlive_a_topic,
 }
