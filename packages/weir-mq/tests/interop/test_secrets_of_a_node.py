@@ -12,17 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from rigs.certificates import TestCa
 from weir import sync
 from weir.access.credentials import ITERATIONS_MIN, ScramVerifier, make_verifier
+from weir.access.devices import derive_secret
 from weir.cli.main import main
+from weir.device import Client as Device
+from weir.device import DeviceSecret
 from weir.errors import WeirError
+from weir.server.disk.node_folder import NodeFolder
 from weir.server.key_files import create_key_file
 from weir.testing.nodes import HOST, Node, start_node
+from weir.tls.authority import Issued
 
 PASSWORD = "marked-password-of-the-administrator"
 FLEET_KEY = bytes.fromhex("6d61726b" * 8)
 SALT = b"a marked salt 16"
 KILLS = 4
+HUB = 42
 
 
 def says(*words: str) -> str:
@@ -55,27 +62,87 @@ def fixed_salt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_PASSWORD", PASSWORD)
 
 
-def node_of(tmp_path: Path, key_file: Path) -> Node:
-    return start_node(tmp_path / "data", tmp_path, key_file=str(key_file), segment_mib=32, spares=0)
+def node_of(tmp_path: Path, key_file: Path, **more: str) -> Node:
+    return start_node(
+        tmp_path / "data", tmp_path, key_file=str(key_file), segment_mib=32, spares=0, **more
+    )
+
+
+def devices_say(node: Node, secret: bytes) -> str:
+    """Let a device come in by its secret, and another one fail with it; return what they say."""
+    said = ""
+    for hub in (HUB, HUB + 1):
+        try:
+            with Device(
+                HOST, node.port, hub=hub, boot=1, topic="doors", secret=DeviceSecret(secret)
+            ) as device:
+                device.publish(b"open", 1)
+                said += f"in: {hub}, {device!r}"
+        except WeirError as error:
+            said += f"{error!r} {error}"
+    assert "in: 42" in said
+    assert "NotAuthenticated" in said
+    return said
+
+
+def tokens_say(node: Node, ca: TestCa, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Return a token of root, and what is said to who comes by it, and by one that is not right."""
+    url = ca.url(node.port)
+    with sync.connect(url.replace("//", "//root@")) as client:
+        client.access.create_token_key()
+        token = client.access.issue_token(600, user="root", token_id="kept").token
+    said = ""
+    body, _, signature = token.rpartition(".")
+    for shown in (token, f"{body}.{signature[:-4]}AAAA", f"{token}x"):
+        monkeypatch.setenv("WEIR_TOKEN", shown)
+        said += says("topic", "list", "--url", url)
+        said += says("user", "show", "root", "--json", "--url", url)
+    monkeypatch.delenv("WEIR_TOKEN")
+    assert '"user": "default/root"' in said
+    assert said.count("nobody is let in") == 4, "two tokens that are not right, by two commands"
+    return token, said
+
+
+def key_of(issued: Issued) -> bytes:
+    """Return a part of a private key that no other key has, as it stands in a file."""
+    lines = issued.key.read_bytes().splitlines()
+    return max(lines[1:-1], key=len)
 
 
 def url_of(node: Node, user: str = "") -> str:
     return f"weir://{user and f'{user}@'}{HOST}:{node.port}"
 
 
-def test_marked_secrets_are_found_nowhere(tmp_path: Path, fixed_salt: None) -> None:
+def test_marked_secrets_are_found_nowhere(
+    tmp_path: Path, fixed_salt: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key_file = tmp_path / "keys"
     create_key_file(key_file)
     fleet_key = tmp_path / "fleet.key"
     fleet_key.write_text(FLEET_KEY.hex())
     fleet_key.chmod(0o600)
     said = ""
-    with node_of(tmp_path, key_file) as node:
+    system = NodeFolder(tmp_path / "data").found(1).system
+    ca = TestCa(tmp_path / "ca", system)
+    own, mine = ca.issue("node/1"), ca.issue("user/default/root")
+    files = {"certificate": str(own.certificate), "key": str(own.key), "trust": ca.bundle}
+    with node_of(tmp_path, key_file, **files) as node:
         said += says("access", "init", "--user", "root", "--url", url_of(node))
         said += says(
             "fleet", "create", "doors", "40", "49", "--key", str(fleet_key), "--url", url_of(node)
         )
+        said += says("topic", "create", "doors", "--url", url_of(node))
+        said += says(
+            "acl", "allow", "fleet.doors", "publish", "topic", "doors", "--url", url_of(node)
+        )
         said += says("access", "mode", "closed", "--url", url_of(node, "root"))
+        secret = derive_secret(FLEET_KEY, system, HUB, 0)
+        said += devices_say(node, secret)
+        token, told = tokens_say(node, ca, monkeypatch)
+        said += told
+        listed = says("topic", "list", "--url", ca.url(node.port, mine))
+        assert "doors" in listed, "the certificate lets it in"
+        said += listed
         for words in (
             ("access", "status"), ("user", "list"), ("user", "show", "root"),
             ("fleet", "list"), ("user", "create", "root"), ("acl", "suggest"),
@@ -92,14 +159,17 @@ def test_marked_secrets_are_found_nowhere(tmp_path: Path, fixed_salt: None) -> N
         "password": PASSWORD.encode(), "stored key": verifier.stored_key,
         "server key": verifier.server_key, "fleet key": FLEET_KEY,
         "fleet key in hex": FLEET_KEY.hex().encode(), "wrapping key": key.encode(),
+        "device's secret": secret, "device's secret in hex": secret.hex().encode(),
+        "token": token.encode(), "signature of the token": token.rpartition(".")[2].encode(),
+        "private key of the node": key_of(own), "private key of a user": key_of(mine),
     }  # fmt: skip
+    assert len(set(marked.values())) == len(marked)
     found = places(tmp_path / "data") + places(tmp_path / "backup")
     assert any(b"default/root" in data for _, data in found)
     assert any(b"doors" in data for _, data in found)
-    for what, secret in marked.items():
-        assert not [name for name, data in [*found, ("said", said.encode())] if secret in data], (
-            what
-        )
+    searched = [*found, ("said", said.encode())]
+    for what, mark in marked.items():
+        assert not [name for name, data in searched if mark in data], what
 
 
 def test_the_wrapping_key_rotates_under_kills(tmp_path: Path, fixed_salt: None) -> None:
