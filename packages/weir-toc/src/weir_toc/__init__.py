@@ -6,9 +6,31 @@ process delivers what lies below its barrier, ordered by stamp and sender. So al
 have in common in one order, and no sequencer takes part. The protocol is that of TOC and 1Pipe.
 
 `packet`, `clock`, `node`, `endpoint`, `controller` and `topology` are pure: they do no I/O and read
-no clock. docs/PACKETS.md explains what is guaranteed and what is not.
+no clock. `hosts` carries out what they decide. Programs use `join`, or its twin in `sync`.
+docs/PACKETS.md explains what is guaranteed and what is not.
 """
 
 from __future__ import annotations
+
+from weir_toc import sync
+from weir_toc.errors import Fenced, InvalidScattering, NotSent, Refused, SendBufferFull, TocError
+from weir_toc.member import Event, Member, Message, ProcessFailed, SendFailed, join
+
+__all__ = [
+    "Event",
+    "Fenced",
+    "InvalidScattering",
+    "Member",
+    "Message",
+    "NotSent",
+    "ProcessFailed",
+    "Refused",
+    "SendBufferFull",
+    "SendFailed",
+    "TocError",
+    "__version__",
+    "join",
+    "sync",
+]
 
 __version__ = "0.1.0"

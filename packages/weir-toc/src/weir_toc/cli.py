@@ -14,9 +14,11 @@ from typing import Any
 from weir_toc import __version__
 from weir_toc.controller.records import Founded
 from weir_toc.errors import TocError
+from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
-from weir_toc.topology import Topology
+from weir_toc.hosts.udp import address_of
+from weir_toc.topology import Topology, switch_id
 
 #: Exit codes.
 FAILED, NO_MAJORITY = 1, 3
@@ -61,10 +63,18 @@ def _parser() -> argparse.ArgumentParser:
         help="time between beacons; 5 from 16 processes on two cores",
     )  # fmt: skip
     controller.set_defaults(run=_controller)
+    aggregator = verbs.add_parser("aggregator", help="run the process of one switch")
+    aggregator.add_argument("url", help="the controller: toc://host:port,host:port,host:port")
+    aggregator.add_argument("--switch", default="rack-0", help="rack-N, spine-N or core-N")
+    aggregator.add_argument(
+        "--listen", default="127.0.0.1:0",
+        help="where it takes packets, as processes reach it: host:port; port 0 takes any",
+    )  # fmt: skip
+    aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
     status.add_argument("url", help="toc://host:port,host:port,host:port")
     status.set_defaults(run=_status)
-    for verb in (controller, status):
+    for verb in (controller, aggregator, status):
         verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -85,6 +95,29 @@ def _controller(options: argparse.Namespace) -> int:
                  "torn_bytes": log.torn}  # fmt: skip
     _say(options.json, "controller", recovered)
     return _until_told(controller.run())
+
+
+def _aggregator(options: argparse.Namespace) -> int:
+    try:
+        listen = address_of(options.listen)
+    except ValueError as error:
+        raise TocError(f"--listen: {error}") from error
+    switch = switch_id(options.switch)
+
+    async def serve() -> None:
+        aggregator = Aggregator(addresses_of(options.url), switch, listen)
+
+        async def tell() -> None:
+            await aggregator.is_started.wait()
+            host, port = aggregator.socket.address
+            facts = {"switch": options.switch, "host": host, "port": port}
+            _say(options.json, "aggregator", facts)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(tell())
+            tasks.create_task(aggregator.run())
+
+    return _until_told(serve())
 
 
 def _status(options: argparse.Namespace) -> int:

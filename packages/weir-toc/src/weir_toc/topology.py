@@ -23,6 +23,7 @@ from weir_toc.errors import InvalidTopology
 _SWITCH = 1 << 31
 _SERIAL_BITS = 16
 RACKS_MAX = (1 << 15) - 1
+_TIERS = ("rack", "spine", "core")
 PROCESSES_PER_RACK_MAX = (1 << _SERIAL_BITS) - 1
 
 
@@ -36,6 +37,14 @@ def process_id(rack: int, serial: int) -> int:
 def rack_of(process: int) -> int:
     """Return the number of the rack in which a process is."""
     return process >> _SERIAL_BITS
+
+
+def switch_id(name: str) -> int:
+    """Return the id of the switch `rack-N`, `spine-N` or `core-N`. Raises InvalidTopology."""
+    tier, _, number = name.partition("-")
+    if tier not in _TIERS or not number.isdigit() or int(number) >= 1 << _SERIAL_BITS:
+        raise InvalidTopology(f"{name!r} names no switch: take rack-0, spine-0, core-0 or the like")
+    return _SWITCH | _TIERS.index(tier) << _SERIAL_BITS | int(number)
 
 
 #: The racks to which a neighbour leads.

@@ -86,6 +86,16 @@ class Endpoint:
             sender.process_failed(now, process)
             self._finish(now)
 
+    def taken(self, now: int, service: Service, count: int) -> None:
+        """The program has taken the next `count` messages that were delivered by a service.
+
+        Until then they count in the windows of their senders, if `EndpointConfig.program_takes`.
+        """
+        if self._joined is not None:
+            self._joined[1].taken(service, count)
+            self._joined[1].acknowledge(now)
+            self._finish(now)
+
     def receive(self, now: int, burst: Iterable[bytes | bytearray]) -> None:
         """Take packets in the order in which they came from the switch."""
         for data in burst:

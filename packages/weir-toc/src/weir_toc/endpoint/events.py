@@ -57,6 +57,7 @@ class SendFailed(NamedTuple):
     stamp: int
     to: int
     reason: Reason
+    service: Service
 
 
 class ProcessFailed(NamedTuple):
@@ -99,6 +100,8 @@ class EndpointConfig:
     send_buffer: int = 8_000_000
     #: Whether all packets carry aggregated barriers, or beacons only.
     barriers_in_data: bool = True
+    #: Whether a delivered message counts as memory until the host calls `Endpoint.taken` for it.
+    program_takes: bool = False
     #: A best effort part without an ACK is given up after so many intervals.
     lost_after: int = 20
     #: A scattering waits for a receiver that never answered for so many intervals.

@@ -51,7 +51,8 @@ class Scattering:
     stamp: int = 0
     #: How many parts are not wholly acknowledged.
     unacked: int = 0
-    #: The receivers that must still acknowledge its recall, and when each was last asked.
+    #: The receivers that must still acknowledge its recall, and when each was last asked:
+    #: -1 before that.
     recalls: dict[int, int] = field(default_factory=dict)
     #: The process whose failure aborted it; 0 while it goes on.
     aborted_by: int = 0
@@ -88,6 +89,9 @@ class Flow:
         self.sent: dict[Service, dict[int, Sent]] = {service: {} for service in Service}
         #: Parts that hold credits until the receiver has released them.
         self.unreleased: dict[Service, deque[Part]] = {service: deque() for service in Service}
+        #: Aborted scatterings to recall, and how many recalls wait for their answers.
+        self.recalls: deque[Scattering] = deque()
+        self.recalling = 0
         #: The highest PSN that was acknowledged.
         self.acked_top = dict.fromkeys(Service, -1)
         #: When to ask for a window, or to send again what is not acknowledged.

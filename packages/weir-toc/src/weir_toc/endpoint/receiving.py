@@ -12,6 +12,7 @@ confirmed to have given up.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -160,6 +161,10 @@ class Receiver:
         self.buffered = 0
         self._outbox = outbox
         self._sources: dict[int, Source] = {}
+        #: Delivered messages that the program has not taken yet: sender, end of its packets, size.
+        self._untaken: dict[Service, deque[tuple[int, int, int]]] = {
+            one: deque() for one in Service
+        }
         self._waiting: dict[Service, list[_Waiting]] = {service: [] for service in Service}
         #: Failed processes, and above which stamp nothing of them counts.
         self._failed: dict[int, int] = {}
@@ -261,6 +266,8 @@ class Receiver:
             # What is kept of it still counts as memory, and is counted down by its delivery.
             of_it = [one for heap in self._waiting.values() for one in heap if one[1] == process]
             held = sum(max(1, len(one[3])) for one in of_it if isinstance(one[3], bytes))
+            for untaken in self._untaken.values():
+                held += sum(size for sender, _, size in untaken if sender == process)
             self.buffered -= source.buffered - held
         if stamp <= self.commit:
             for one in self._below(Service.RELIABLE, self.commit):
@@ -357,6 +364,18 @@ class Receiver:
         self.counters.delivered += 1
         self.events.append(Message(service, stamp, process, payload))
         size = max(1, len(payload))
+        if self.config.program_takes:
+            self._untaken[service].append((process, end, size))
+        else:
+            self._release(service, process, end, size)
+
+    def taken(self, service: Service, count: int) -> None:
+        """The program has taken so many messages that were delivered: their memory is free."""
+        untaken = self._untaken[service]
+        for _ in range(count):
+            self._release(service, *untaken.popleft())
+
+    def _release(self, service: Service, process: int, end: int, size: int) -> None:
         self.buffered -= size
         source = self._sources.get(process)
         if source is not None:

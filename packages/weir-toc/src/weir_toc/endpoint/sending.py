@@ -31,6 +31,9 @@ from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, Packet
 
 #: A timeout sends so many packets again; the ACKs of these bring the next ones.
 RESENT_AT_ONCE = 32
+#: So many recalls to one receiver may be without their answers.
+RECALLS_AT_ONCE = 32
+_NOT_ASKED = -1
 
 
 class Sender:
@@ -82,7 +85,7 @@ class Sender:
         scattering = Scattering(self._tickets, service, made, now, len(made))
         dead = next((to for to in receivers if to in self._failed), 0)
         if dead:
-            self.events.append(SendFailed(self._tickets, 0, dead, Reason.PROCESS_FAILED))
+            self.events.append(SendFailed(self._tickets, 0, dead, Reason.PROCESS_FAILED, service))
             return self._tickets
         self.buffered += size
         for part in made:
@@ -134,9 +137,14 @@ class Sender:
     def recall_acknowledged(self, now: int, packet: Packet) -> None:
         """A receiver has discarded its part of an aborted scattering."""
         scattering = self._open.get(packet.stamp)
-        if scattering is not None and scattering.recalls.pop(packet.source, None) is not None:
+        asked_at = scattering.recalls.get(packet.source, _NOT_ASKED) if scattering else _NOT_ASKED
+        if scattering is not None and asked_at != _NOT_ASKED:
+            del scattering.recalls[packet.source]
+            flow = self.flows[packet.source]
+            flow.recalling -= 1
+            self._recall_next(now, flow)
             self._close_recalled(scattering)
-            self._grant(now, [self.flows[packet.source]])
+            self._grant(now, [flow])
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -156,7 +164,7 @@ class Sender:
                 self._retry(now, flow)
         for scattering in self._open.values():
             for to, asked_at in scattering.recalls.items():
-                if now - asked_at >= self.flows[to].trips.timeout:
+                if asked_at >= 0 and now - asked_at >= self.flows[to].trips.timeout:
                     self._recall(now, scattering, to)
         self._grant(now, self.flows.values())
 
@@ -269,7 +277,9 @@ class Sender:
         scattering.unacked -= 1
         if not scattering.unacked:
             del self._best_effort[scattering.stamp]
-        self.events.append(SendFailed(scattering.ticket, scattering.stamp, part.to, reason))
+        self.events.append(
+            SendFailed(scattering.ticket, scattering.stamp, part.to, reason, scattering.service)
+        )
 
     # -- repetition ----------------------------------------------------------------------------
 
@@ -318,7 +328,7 @@ class Sender:
                 flow.release(part)
                 if (scattering, part) in flow.queue:
                     flow.queue.remove((scattering, part))
-        self.events.append(SendFailed(scattering.ticket, 0, to, reason))
+        self.events.append(SendFailed(scattering.ticket, 0, to, reason, scattering.service))
 
     def _abort(self, now: int, scattering: Scattering, process: int) -> None:
         """Recall a scattering from all its receivers but the failed one."""
@@ -330,8 +340,16 @@ class Sender:
                 continue
             for psn in range(part.first_psn, part.first_psn + part.packets):
                 flow.sent[Service.RELIABLE].pop(psn, None)
-            self._recall(now, scattering, part.to)
+            scattering.recalls[part.to] = _NOT_ASKED
+            flow.recalls.append(scattering)
+            self._recall_next(now, flow)
         self._close_recalled(scattering)
+
+    def _recall_next(self, now: int, flow: Flow) -> None:
+        """Recall what waits for that, few at once: a burst of all would be lost in large part."""
+        while flow.recalls and flow.recalling < RECALLS_AT_ONCE:
+            flow.recalling += 1
+            self._recall(now, flow.recalls.popleft(), flow.to)
 
     def _recall(self, now: int, scattering: Scattering, to: int) -> None:
         scattering.recalls[to] = now
@@ -345,7 +363,9 @@ class Sender:
             return
         del self._open[scattering.stamp]
         process = scattering.aborted_by
-        failed = SendFailed(scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED)
+        failed = SendFailed(
+            scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED, Service.RELIABLE
+        )
         self.events.append(failed)
         self._settle(process)
 

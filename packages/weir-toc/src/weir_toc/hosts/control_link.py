@@ -64,6 +64,10 @@ class ControlLink:
         """Return the synchronised time in nanoseconds."""
         return self.clock.read(monotonic_ns())
 
+    def error_bound(self) -> int | None:
+        """Return how far the time may be from the leader's, in nanoseconds; None if unknown."""
+        return self.clock.error_bound(monotonic_ns())
+
     async def run(self) -> None:
         """Keep a connection, until cancelled."""
         turn = 0

@@ -53,6 +53,7 @@ _NO_MAJORITY = (
 )
 _TICK_SECONDS = 0.02
 _CLOCK_SECONDS = 0.1
+_PAUSED_MS = 500
 #: A connection that says nothing at first is closed.
 _HELLO_SECONDS = 5.0
 
@@ -196,6 +197,8 @@ class Controller:
             await asyncio.sleep(_TICK_SECONDS)
             elapsed = int(1000 * (clock() - last))
             last += elapsed / 1000
+            if elapsed > _PAUSED_MS:
+                self._pacing = None  # this member was stopped: answers may lie unread
             self.node.tick(elapsed)
             self._serve()
 
@@ -293,6 +296,8 @@ class Controller:
             self._command(command)
         if session is not None and asked == record:
             session.send(self._answer(number, record))
+        if isinstance(record, SwitchStarted):
+            self._tell_switches()
         self._tell_names()
 
     def _command(self, command: Command) -> None:
@@ -300,6 +305,17 @@ class Controller:
         session = self._nodes.get(target)
         if session is not None:
             session.send({"op": "command", "term": self.node.term, "command": command_to(command)})
+
+    def _tell_switches(self) -> None:
+        """Tell all switches where the others take packets."""
+        frame = {"op": "switches", "switches": self._switches()}
+        for switch in self.state.switches:
+            session = self._nodes.get(switch)
+            if session is not None:
+                session.send(frame)
+
+    def _switches(self) -> list[list[object]]:
+        return [[id, at.host, at.port] for id, at in self.state.switches.items()]
 
     def _tell_names(self) -> None:
         """Tell all processes who is here, and those that have failed that they have."""
@@ -402,13 +418,21 @@ class Controller:
             return
         for command in self.state.pending(session.node):
             self._command(command)
-        if session.node not in failures.topology.switches:
+        if session.node in failures.topology.switches:
+            session.send({"op": "switches", "switches": self._switches()})
+        else:
             session.send({"op": "names", "names": self._names()})
 
     def _request(self, session: Session, frame: Frame) -> None:
         """Propose what a node asks or reports; `_answer` follows once it is applied."""
         op, number = frame["op"], number_in(frame, "number")
         record: Record
+        if op == "attach":
+            session.node = number_in(frame, "node")
+            session.incarnation = number_in(frame, "incarnation")
+            session.send({"op": "done", "number": number})
+            self._attach(session)
+            return
         if op == "report":
             report = report_from(frame.get("report"))
             record = Reported(session.node, session.incarnation, number, report)
@@ -428,8 +452,8 @@ class Controller:
             raise ControlError(f"{op!r} is no request: this node has another version")
         try:
             index = self._propose(record)
-        except raft.RaftError:
-            return  # it asks again by its next connection
+        except raft.RaftError as error:
+            raise ControlError(f"{error}: ask again") from error  # by another connection
         self._waiting[index] = session, number, record
 
     def _answer(self, number: int, record: Record) -> Frame:
@@ -451,9 +475,13 @@ class Controller:
             if at_now is None or at_now.incarnation != record.incarnation:
                 why = "the former aggregator of this switch has not been settled yet: ask again"
                 return {"op": "refused", "number": number, "why": why}
-            others = [[id, at.host, at.port] for id, at in state.switches.items()]
             shape = [network.racks, network.spines, network.cores]
-            return {**done, "interval": network.interval, "shape": shape, "switches": others}
+            return {
+                **done,
+                "interval": network.interval,
+                "shape": shape,
+                "switches": self._switches(),
+            }
         return done
 
     def _moved(self) -> Frame:

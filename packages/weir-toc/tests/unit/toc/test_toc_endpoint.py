@@ -16,6 +16,7 @@ from weir_toc.endpoint.events import (
     Service,
     Settled,
 )
+from weir_toc.endpoint.sending import RECALLS_AT_ONCE
 from weir_toc.errors import Fenced, InvalidScattering, SendBufferFull
 from weir_toc.packet import Packet
 
@@ -173,7 +174,7 @@ def test_a_receiver_that_never_answers_is_given_up() -> None:
     rack = OneRack(1, unreachable_after=50)
     ticket = rack.send(A, R, (9, b"nobody"))
     rack.run(200)
-    assert SendFailed(ticket, 0, 9, Reason.UNREACHABLE) in rack.events[A]
+    assert SendFailed(ticket, 0, 9, Reason.UNREACHABLE, R) in rack.events[A]
     assert rack.endpoints[A].describe()["buffered"] == 0
 
 
@@ -279,6 +280,25 @@ def failed_c() -> tuple[OneRack, int, int]:
     return rack, ticket, stamp
 
 
+def test_recalls_are_asked_for_few_at_once_and_all_in_the_end() -> None:
+    rack, _, stamp = failed_c()
+    for _ in range(99):
+        rack.send(A, R, (B, b"x"), (C, b"x"))
+    rack.holds = lambda process, data: process == A and data[22] == wire.RECALL
+    rack.endpoints[A].process_failed(rack.now, C, stamp)
+    rack.carry()
+    assert len(rack.held) == RECALLS_AT_ONCE
+    rack.holds = lambda _process, _data: False
+    rack.held.clear()  # lost: they are asked for again
+    rack.endpoints[B].process_failed(rack.now, C, stamp)
+    rack.run(100)
+    assert sum(isinstance(one, SendFailed) for one in rack.events[A]) == 100
+    assert rack.events[A].count(Settled(C)) == 1
+    rack.switch.remove(rack.now, C, epoch=1)
+    rack.run(20)
+    assert rack.texts(B) == [b"connects"] * 3
+
+
 def test_a_scattering_to_a_failed_process_is_recalled_everywhere() -> None:
     rack, ticket, stamp = failed_c()
     for process in (A, B):
@@ -337,5 +357,5 @@ def test_what_was_not_sent_to_a_failed_process_never_leaves() -> None:
     rack.endpoints[A].process_failed(rack.now, C, stamp)
     ticket = rack.send(A, R, (B, b"x"), (C, b"x"))
     rack.carry()
-    assert SendFailed(ticket, 0, C, Reason.PROCESS_FAILED) in rack.events[A]
+    assert SendFailed(ticket, 0, C, Reason.PROCESS_FAILED, R) in rack.events[A]
     assert rack.endpoints[A].describe()["buffered"] == 0

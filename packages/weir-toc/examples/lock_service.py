@@ -1,0 +1,104 @@
+"""A lock service in one page: every process is a replica, and no server is needed.
+
+    python lock_service.py toc://localhost:7001 a a,b,c,d
+
+Requests are reliable scatterings to all replicas. All apply them in one order, so all agree on who
+holds the lock. The stamp of a request is its fencing number: it rises from one holder to the next.
+A process that fails frees its lock at one place of the order, the same for all.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+
+import weir_toc
+from weir_toc import Event, Message, NotSent, ProcessFailed, SendFailed
+
+LOCK, UNLOCK, DONE = b"lock", b"unlock", b"done"
+
+
+class Replica:
+    """Who waits for the lock, in order; the first one holds it."""
+
+    def __init__(self, processes: list[int]) -> None:
+        self.members = processes
+        #: Processes with the stamps of their requests.
+        self.queue: deque[tuple[int, int]] = deque()
+        self.done: set[int] = set()
+
+    @property
+    def holder(self) -> tuple[int, int] | None:
+        """The process that holds the lock, and its fencing number."""
+        return self.queue[0] if self.queue else None
+
+    def apply(self, event: Event) -> None:
+        """Take an event of the reliable service, in its order."""
+        before = self.holder
+        if isinstance(event, ProcessFailed):
+            self.members = [one for one in self.members if one != event.process]
+            self.queue = deque(one for one in self.queue if one[0] != event.process)
+        elif isinstance(event, Message) and event.payload == LOCK:
+            self.queue.append((event.source, event.stamp))
+        elif isinstance(event, Message) and event.payload == UNLOCK:
+            if self.holder is not None and self.holder[0] == event.source:
+                self.queue.popleft()
+        elif isinstance(event, Message) and event.payload == DONE:
+            self.done.add(event.source)
+        if self.holder not in (before, None):
+            print("held by", *self.holder, flush=True)  # type: ignore[misc]
+
+
+class LockClient:
+    """One process: it sends requests, and applies what all have sent."""
+
+    def __init__(self, me: weir_toc.sync.Member, names: list[str]) -> None:
+        self.me = me
+        self.replica = Replica([me.names[name] for name in names])
+
+    def send(self, payload: bytes) -> int:
+        """Send to all replicas that are there, until that is delivered; return its stamp."""
+        while True:
+            try:
+                stamp = self.me.send_reliable([(to, payload) for to in self.replica.members])
+            except NotSent:
+                self.next()  # one of them has failed: the order tells of it soon
+                continue
+            while (event := self.next()) != Message(stamp, self.me.process, payload):
+                if isinstance(event, SendFailed) and event.stamp == stamp:
+                    break  # recalled, as one of them has failed: send again
+            else:
+                return stamp
+
+    def next(self) -> Event:
+        event = next(self.me.reliable)
+        self.replica.apply(event)
+        return event
+
+    def acquire(self) -> int:
+        """Wait for the lock; return the fencing number."""
+        stamp = self.send(LOCK)
+        while self.replica.holder != (self.me.process, stamp):
+            self.next()
+        return stamp
+
+
+def main(url: str, name: str, others: str, rounds: str = "3", hold_seconds: str = "0") -> None:
+    """Take the lock a few times, and end once all processes have."""
+    names = others.split(",")
+    with weir_toc.sync.join(url, name=name) as me:
+        me.wait_for(*names)
+        client = LockClient(me, names)
+        for _ in range(int(rounds)):
+            print("mine", client.acquire(), flush=True)
+            time.sleep(float(hold_seconds))
+            client.send(UNLOCK)
+        client.send(DONE)
+        while not client.replica.done.issuperset(client.replica.members):
+            client.next()
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

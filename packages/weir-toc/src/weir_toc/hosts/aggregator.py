@@ -1,0 +1,220 @@
+"""The host representative: a process that is a switch. Its packets cross the links that data cross.
+
+It needs no root, and any IP network will do. Where paths differ, packets may overtake each other:
+best effort messages then come late and are answered with NAKs; reliable ones are not harmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+
+from weir_toc import packet as wire
+from weir_toc.controller.codec import command_from
+from weir_toc.controller.entries import (
+    Freeze,
+    InputSilent,
+    LinkJoined,
+    ProcessJoined,
+    Remove,
+    SetRoutes,
+)
+from weir_toc.controller.records import Removed
+from weir_toc.errors import ControlError, PacketError
+from weir_toc.hosts.alarm import Alarm
+from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.frames import Frame, number_in
+from weir_toc.hosts.udp import Address, UdpSocket
+from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.topology import Topology, rack_of
+
+#: So many processes may be linked to one switch.
+LINKS_MAX = 1_024
+#: Before time passes for a switch, so many bursts are read: it may have been stopped for a while.
+_BURSTS_BEFORE_TICK = 16
+_AGAIN_AFTER = 0.1
+
+
+class Aggregator:
+    """One switch of the network. `run` serves until it is cancelled."""
+
+    def __init__(self, controller: Sequence[Address], switch: int, listen: Address) -> None:
+        self.switch = switch
+        self.socket = UdpSocket(listen)
+        incarnation = random.SystemRandom().getrandbits(62)
+        self.link = ControlLink(controller, {
+            "op": "hello", "kind": "node", "node": switch, "incarnation": incarnation,
+        })  # fmt: skip
+        #: Set once the controller has admitted this switch.
+        self.is_started = asyncio.Event()
+        #: Packets from addresses that are not linked, and joins that were not possible.
+        self.strangers = 0
+        self._node: SwitchNode | None = None
+        self._addresses: dict[int, Address] = {}
+        self._neighbours: dict[Address, int] = {}
+        self._alarm = Alarm(self.link, self._tick)
+
+    async def run(self) -> None:
+        """Start at the controller, then serve."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.link.run())
+                self._node = await self._start()
+                self.is_started.set()
+                loop.add_reader(self.socket.socket.fileno(), self._readable)
+                self._alarm.set(self._node.deadline)
+                while True:
+                    self._obey(await self.link.frames.get())
+        finally:
+            loop.remove_reader(self.socket.socket.fileno())
+            self._alarm.cancel()
+            self.socket.close()
+
+    async def _start(self) -> SwitchNode:
+        """Ask to be the aggregator of this switch, until its former one is settled."""
+        host, port = self.socket.address
+        while True:
+            answer = await self.link.request({"op": "start", "host": host, "port": port})
+            if answer["op"] == "done":
+                break
+            await asyncio.sleep(_AGAIN_AFTER)
+        await self.link.is_set.wait()
+        topology = Topology.tree(*answer["shape"])
+        if self.switch not in topology.switches:
+            raise ControlError(f"the network {answer['shape']} has no switch {self.switch:#x}")
+        config = SwitchConfig(interval=number_in(answer, "interval"))
+        self._set_switches(topology.switches[self.switch].lower
+                           + topology.switches[self.switch].upper, answer)  # fmt: skip
+        return SwitchNode(topology.switches[self.switch], topology, self.link.now(), config)
+
+    # -- packets -------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        assert self._node is not None
+        self._read()
+        self._alarm.set(self._node.deadline)
+
+    def _read(self) -> bool:
+        """Take one burst; return whether there may be more."""
+        burst = self.socket.read()
+        now = self.link.now()
+        sends: list[tuple[bytearray, Address]] = []
+        for data, address in burst:
+            self._take(now, bytearray(data), address, sends)
+        self.socket.send(sends)
+        return len(burst) > 0
+
+    def _take(
+        self, now: int, data: bytearray, address: Address, sends: list[tuple[bytearray, Address]]
+    ) -> None:
+        node = self._node
+        assert node is not None
+        neighbour = self._neighbours.get(address)
+        if neighbour is not None:
+            self._carry_out(node.receive(now, neighbour, data), sends)
+            return
+        found = self._stranger(data, now)
+        if found is None:
+            self.strangers += 1
+            return
+        if found.opcode == wire.JOIN:
+            self._neighbours[address] = found.source
+            self._addresses[found.source] = address
+            self._carry_out(node.receive(now, found.source, data), sends)
+            return
+        # A process of a former incarnation: it is told that its epoch has ended.
+        for effect in node.receive(now, found.source, data):
+            if isinstance(effect, Send) and effect.to == found.source:
+                sends.append((effect.data, address))
+
+    def _stranger(self, data: bytearray, now: int) -> wire.Packet | None:
+        """Return a packet from an unknown address if its sender may be linked here, or was."""
+        assert self._node is not None
+        try:
+            packet = wire.decode(data, now)
+        except PacketError:
+            self._node.counters.damaged += 1
+            return None
+        here = self._node.switch
+        if here.lower or rack_of(packet.source) not in here.racks:
+            return None
+        known = self._addresses.get(packet.source)
+        if known is not None:
+            if packet.source in self._node.registers():
+                return None  # its id is another's
+            del self._neighbours[known], self._addresses[packet.source]
+        if packet.opcode == wire.JOIN and len(self._addresses) >= LINKS_MAX:
+            return None
+        return packet
+
+    def _carry_out(
+        self, effects: Iterable[Effect], sends: list[tuple[bytearray, Address]]
+    ) -> None:  # fmt: skip
+        node = self._node
+        assert node is not None
+        for effect in effects:
+            if isinstance(effect, Send):
+                address = self._addresses.get(effect.to)
+                if address is not None:
+                    sends.append((effect.data, address))
+            elif isinstance(effect, Silent):
+                self.link.report(
+                    InputSilent(self.switch, effect.neighbour, effect.epoch, effect.commit)
+                )
+            elif effect.neighbour in (*node.switch.lower, *node.switch.upper):
+                self.link.report(LinkJoined(self.switch, effect.neighbour))
+            else:
+                self.link.report(ProcessJoined(effect.neighbour))
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        assert self._node is not None
+        for _ in range(_BURSTS_BEFORE_TICK):
+            if not self._read():
+                break
+        now = self.link.now()
+        if now >= self._node.deadline:
+            sends: list[tuple[bytearray, Address]] = []
+            self._carry_out(self._node.tick(now), sends)
+            self.socket.send(sends)
+        self._alarm.set(self._node.deadline)
+
+    # -- the controller ------------------------------------------------------------------------
+
+    def _obey(self, frame: Frame) -> None:
+        node = self._node
+        assert node is not None
+        if frame["op"] == "switches":
+            self._set_switches(node.switch.lower + node.switch.upper, frame)
+            return
+        if frame["op"] != "command":
+            return
+        command = command_from(frame.get("command"))
+        now = self.link.now()
+        sends: list[tuple[bytearray, Address]] = []
+        if isinstance(command, Freeze):
+            self._carry_out(node.freeze(now, command.neighbour), sends)
+        elif isinstance(command, Remove):
+            self._carry_out(node.remove(now, command.neighbour, command.epoch), sends)
+            self.link.report(Removed(self.switch, command.neighbour, command.epoch))
+            if command.neighbour not in node.registers():
+                address = self._addresses.pop(command.neighbour, None)
+                if address is not None:
+                    del self._neighbours[address]
+        elif isinstance(command, SetRoutes):
+            node.set_routes(command.routes)
+        self.socket.send(sends)
+        self._alarm.set(node.deadline)
+
+    def _set_switches(self, neighbours: Sequence[int], frame: Frame) -> None:
+        """Take the addresses of the neighbours that are switches."""
+        for id, host, port in frame.get("switches", ()):
+            if id in neighbours:
+                former = self._addresses.get(id)
+                if former is not None:
+                    self._neighbours.pop(former, None)
+                self._addresses[id] = (host, port)
+                self._neighbours[host, port] = id

@@ -1,0 +1,348 @@
+"""One process of the network: its endpoint, its socket, and its connection to the controller.
+
+All of it runs in one asyncio loop, which should do nothing else: a loop that stands still for ten
+intervals sends no beacons, and the process is taken for dead. `weir_toc.member` gives it a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from weir_toc.controller.codec import command_from
+from weir_toc.controller.entries import Completed, Fail
+from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.endpoint.events import (
+    Admitted,
+    EndpointConfig,
+    Excluded,
+    Left,
+    Message,
+    ProcessFailed,
+    SendFailed,
+    Service,
+    Settled,
+)
+from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
+from weir_toc.hosts.alarm import Alarm
+from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.frames import Address, Frame, number_in, text_in
+from weir_toc.hosts.udp import UdpSocket
+from weir_toc.node import SILENT_INTERVALS
+
+#: What a program is given at once, and how many failures of sends it may leave unread.
+BATCH_EVENTS, FAILURES_MAX = 256, 10_000
+#: Before time passes for an endpoint, so many bursts are read: it may have been stopped.
+_BURSTS_BEFORE_TICK = 16
+_AGAIN_AFTER = 0.1
+_EXCLUDED = (
+    "this process was silent for {silent:g} ms or longer, or cut off: others go on without it. It "
+    "ran {late:g} ms late at most. Join again; it will be another process"
+)
+
+ProgramEvent = Message | SendFailed | ProcessFailed
+
+
+class Stream:
+    """What one service has for the program: the oldest first."""
+
+    def __init__(self) -> None:
+        self.events: deque[ProgramEvent] = deque()
+        #: Set while there are events, or none will come.
+        self.has_news = asyncio.Event()
+        #: How many messages of the last batch the program is working on.
+        self.given = 0
+        self.failures = 0
+
+
+class Settling:
+    """Which failures this process must answer, and when it may."""
+
+    def __init__(self) -> None:
+        #: Failed processes with which nothing is under way, and failures that are not answered.
+        self._settled: set[int] = set()
+        self._due: dict[int, frozenset[int]] = {}
+
+    def begin(self, failure: int, processes: Iterable[int]) -> list[int]:
+        """Note a failure; return the failures to answer now."""
+        self._due[failure] = frozenset(processes)
+        return self._completed()
+
+    def settle(self, process: int) -> list[int]:
+        """Note that nothing is under way to a failed process; return the failures to answer."""
+        self._settled.add(process)
+        return self._completed()
+
+    def _completed(self) -> list[int]:
+        done = [number for number, failed in self._due.items() if failed <= self._settled]
+        for number in done:
+            del self._due[number]
+        return done
+
+
+class Process:
+    """A process that has joined, or is joining."""
+
+    def __init__(self, controller: Sequence[Address], name: str, rack: int | None) -> None:
+        self.name = name
+        self.link = ControlLink(controller, {"op": "hello", "kind": "guest"})
+        #: Processes that have joined, by name.
+        self.names: dict[str, int] = {}
+        #: Why the controller has given no id yet, as it said last.
+        self.refused = ""
+        self._rack = rack
+        self._endpoint: Endpoint | None = None
+        self._socket: UdpSocket | None = None
+        self._streams = {service: Stream() for service in Service}
+        #: Set whenever the names have changed, or none will any more.
+        self._named = asyncio.Event()
+        self._admitted = asyncio.Event()
+        self._sends: dict[int, asyncio.Future[int]] = {}
+        self._commands: list[Fail] = []
+        self._settling = Settling()
+        self._alarm = Alarm(self.link, self._tick)
+        #: Why nothing goes on; None while it does.
+        self._ended: TocError | None = None
+
+    @property
+    def process(self) -> int:
+        """The id of this process; 0 before it has one."""
+        return self._endpoint.process if self._endpoint is not None else 0
+
+    async def run(self) -> None:
+        """Join, and go on until cancelled. `wait_until_joined` tells when it has joined."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.link.run())
+                await self._register()
+                assert self._socket is not None
+                loop.add_reader(self._socket.socket.fileno(), self._readable)
+                self._after()
+                while True:
+                    self._take_frame(await self.link.frames.get())
+        finally:
+            self._alarm.cancel()
+            if self._socket is not None:
+                loop.remove_reader(self._socket.socket.fileno())
+                self._socket.close()
+
+    async def _register(self) -> None:
+        incarnation = random.SystemRandom().getrandbits(62)
+        request: Frame = {"op": "register", "name": self.name, "nonce": incarnation}
+        if self._rack is not None:
+            request["rack"] = self._rack
+        while (answer := await self.link.request(request))["op"] != "done":
+            # Its aggregator may start yet, and a former process of this name be given up.
+            self.refused = str(answer.get("why", ""))
+            await asyncio.sleep(_AGAIN_AFTER)
+        process, interval = number_in(answer, "process"), number_in(answer, "interval")
+        await self.link.is_set.wait()
+        hello: Frame = {"node": process, "incarnation": incarnation}
+        self.link.hello = {"op": "hello", "kind": "node", **hello}
+        remote = text_in(answer, "host"), number_in(answer, "port")
+        local = "::" if ":" in remote[0] else "0.0.0.0"
+        self._socket = UdpSocket((local, 0), remote)
+        config = EndpointConfig(interval=interval, program_takes=True)
+        self._endpoint = Endpoint(process, 1, self.link.now(), config)
+        await self.link.request({"op": "attach", **hello})
+
+    # -- what the program calls ----------------------------------------------------------------
+
+    async def wait_until_joined(self) -> None:
+        """Wait until the aggregator has admitted this process and its name is known to all."""
+        await self._admitted.wait()
+        self._check()
+        await self.wait_for((self.name,))
+
+    async def wait_for(self, names: Sequence[str]) -> None:
+        """Wait until processes of all these names have joined."""
+        while not all(name in self.names for name in names):
+            self._check()
+            self._named.clear()
+            await self._named.wait()
+        self._check()
+
+    async def send(self, service: Service, parts: Sequence[tuple[int, bytes]]) -> int:
+        """Send a scattering; return its stamp once it has left.
+
+        Raises InvalidScattering, SendBufferFull, Fenced, or NotSent if it will never leave.
+        """
+        self._check()
+        stream = self._streams[service]
+        if stream.failures >= FAILURES_MAX:
+            raise SendBufferFull(f"{FAILURES_MAX} failures of sends are unread: read the events")
+        assert self._endpoint is not None
+        ticket = self._endpoint.send(self.link.now(), service, parts)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._sends[ticket] = future
+        self._after()
+        return await future
+
+    async def take(self, service: Service) -> list[ProgramEvent]:
+        """Return the next events of a service; those of the call before count as worked on.
+
+        Raises Fenced once all are taken that came before this process was excluded.
+        """
+        stream = self._streams[service]
+        if stream.given and self._endpoint is not None:
+            self._endpoint.taken(self.link.now(), service, stream.given)
+            stream.given = 0
+            self._after()
+        await stream.has_news.wait()
+        count = min(BATCH_EVENTS, len(stream.events))
+        batch = [stream.events.popleft() for _ in range(count)]
+        stream.given = sum(isinstance(one, Message) for one in batch)
+        stream.failures -= sum(isinstance(one, SendFailed) for one in batch)
+        if not batch:
+            self._check()
+        if not stream.events and not self._ended:
+            stream.has_news.clear()
+        return batch
+
+    async def drain(self) -> None:
+        """Wait until all that was sent has left and is acknowledged, or given up."""
+        while not self._ended and self._endpoint is not None:
+            state = self._endpoint.describe()
+            if not any(state.get(key) for key in ("buffered", "open", "best_effort")):
+                return
+            await asyncio.sleep(0.001)
+
+    def describe(self) -> Mapping[str, object]:
+        """Return what waits, what was counted, and how far the clock may be off, in ns."""
+        if self._endpoint is None:
+            return {}
+        return {
+            "process": self.process,
+            **self._endpoint.describe(),
+            **asdict(self._endpoint.counters),
+            "late_max_ns": self._alarm.late_max,
+            "clock_error_ns": self.link.error_bound(),
+            "controller": self.link.is_connected,
+        }
+
+    # -- packets and time ----------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        self._read()
+        self._after()
+
+    def _read(self) -> bool:
+        """Take one burst; return whether there may be more."""
+        assert self._socket is not None
+        assert self._endpoint is not None
+        burst = self._socket.read()
+        if burst:
+            self._endpoint.receive(self.link.now(), [data for data, _ in burst])
+        return len(burst) > 0
+
+    def _tick(self) -> None:
+        assert self._endpoint is not None
+        for _ in range(_BURSTS_BEFORE_TICK):
+            if not self._read():
+                break
+        now = self.link.now()
+        if now >= self._endpoint.deadline:
+            self._endpoint.tick(now)
+        self._after()
+
+    def _after(self) -> None:
+        """Send what is queued, hand out events, and set the timer."""
+        assert self._endpoint is not None
+        assert self._socket is not None
+        endpoint, remote = self._endpoint, self._socket.remote
+        self._socket.send((data, remote) for data in endpoint.take_packets())
+        for event in endpoint.take_events():
+            self._happened(event)
+        if self._ended is None:
+            self._alarm.set(endpoint.deadline)
+
+    def _happened(self, event: object) -> None:
+        if isinstance(event, Message):
+            self._hand(event.service, event)
+        elif isinstance(event, ProcessFailed):
+            self._hand(Service.RELIABLE, event)
+        elif isinstance(event, Left):
+            left = self._sends.pop(event.ticket)
+            if not left.done():
+                left.set_result(event.stamp)
+        elif isinstance(event, SendFailed):
+            future = self._sends.pop(event.ticket, None)
+            if future is not None and future.done():
+                pass  # the program does not wait for it any more
+            elif future is not None:
+                why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
+                future.set_exception(NotSent(why))
+            else:
+                self._streams[event.service].failures += 1
+                self._hand(event.service, event)
+        elif isinstance(event, Settled):
+            self._answer(self._settling.settle(event.process))
+        elif isinstance(event, Admitted):
+            self._admitted.set()
+            held, self._commands = self._commands, []
+            for command in held:
+                self._fail(command)
+        elif isinstance(event, Excluded):
+            self._excluded()
+
+    def _hand(self, service: Service, event: ProgramEvent) -> None:
+        stream = self._streams[service]
+        stream.events.append(event)
+        stream.has_news.set()
+
+    # -- the controller ------------------------------------------------------------------------
+
+    def _take_frame(self, frame: Frame) -> None:
+        if frame["op"] == "names":
+            self.names = dict(frame.get("names") or {})
+            self._named.set()
+        elif frame["op"] == "excluded":
+            self._excluded()
+        elif frame["op"] == "command":
+            command = command_from(frame.get("command"))
+            if isinstance(command, Fail) and command.to == self.process:
+                if self._admitted.is_set():
+                    self._fail(command)
+                    self._after()
+                else:
+                    self._commands.append(command)
+
+    def _fail(self, command: Fail) -> None:
+        assert self._endpoint is not None
+        now = self.link.now()
+        for process, stamp in command.processes:
+            self._endpoint.process_failed(now, process, stamp)
+        failed = [process for process, _ in command.processes]
+        self._answer(self._settling.begin(command.failure, failed))
+
+    def _answer(self, failures: Iterable[int]) -> None:
+        """Tell the controller that nothing is under way any more to the processes of these."""
+        for failure in failures:
+            self.link.report(Completed(failure, self.process))
+
+    def _excluded(self) -> None:
+        assert self._endpoint is not None
+        silent = SILENT_INTERVALS * self._endpoint.config.interval / 1e6
+        self.end(Fenced(_EXCLUDED.format(silent=silent, late=self._alarm.late_max / 1e6)))
+
+    def end(self, why: TocError) -> None:
+        """Let nothing go on: waiting calls raise `why`, and streams do behind what they have."""
+        if self._ended is not None:
+            return
+        self._ended = why
+        sends, self._sends = self._sends, {}
+        for future in sends.values():
+            if not future.done():
+                future.set_exception(type(why)(str(why)))
+        for stream in self._streams.values():
+            stream.has_news.set()
+        self._admitted.set()
+        self._named.set()
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(str(self._ended))

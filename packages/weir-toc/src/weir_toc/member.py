@@ -1,0 +1,280 @@
+"""What a program uses: it joins a network, sends scatterings, and takes events in their order.
+
+    async with weir_toc.join("toc://localhost:7001", name="a") as me:
+        await me.wait_for("b", "c")
+        stamp = await me.send_reliable([("b", b"hello"), ("c", b"hello")])
+        async for event in me.reliable:
+            ...
+
+The process of the network runs in a thread of its own, so that it sends beacons while the program
+is busy. `weir_toc.sync` has the same for programs without asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from weir_toc.endpoint import events as endpoint_events
+from weir_toc.endpoint.events import Service
+from weir_toc.errors import InvalidScattering, Refused, TocError
+from weir_toc.hosts.frames import addresses_of
+from weir_toc.hosts.process import Process, ProgramEvent
+
+#: A receiver by its name or its id, and what it is sent.
+Part = tuple[str | int, bytes]
+#: How long `join` waits for the controller and the aggregator, and the end for what was sent.
+JOIN_SECONDS, DRAIN_SECONDS = 30.0, 5.0
+
+_T = TypeVar("_T")
+
+
+class Message(NamedTuple):
+    """A message in its place: pairs of stamp and source rise. A stamp is in nanoseconds."""
+
+    stamp: int
+    #: The id of the process that sent it.
+    source: int
+    payload: bytes
+
+
+class SendFailed(NamedTuple):
+    """A scattering that has left was not delivered.
+
+    Of best effort the part to `to` was not; of a reliable one no part is, as `to` has failed.
+    `reason` is "late", "lost", or "process failed".
+    """
+
+    stamp: int
+    to: int
+    reason: str
+
+
+class ProcessFailed(NamedTuple):
+    """A process has failed: nothing of it above `stamp` is delivered to anybody.
+
+    It comes in the reliable order behind all that lies at or below its stamp, everywhere.
+    """
+
+    process: int
+    stamp: int
+
+
+Event = Message | SendFailed | ProcessFailed
+
+
+def event_of(event: ProgramEvent) -> Event:
+    """Return an event of the endpoint as programs see it."""
+    if isinstance(event, endpoint_events.Message):
+        return Message(event.stamp, event.source, event.payload)
+    if isinstance(event, endpoint_events.SendFailed):
+        return SendFailed(event.stamp, event.to, event.reason.value)
+    return ProcessFailed(event.process, event.stamp)
+
+
+class ProcessThread:
+    """A thread with the loop in which the process runs; calls reach it from any other thread."""
+
+    def __init__(self, url: str, name: str, rack: int | None) -> None:
+        addresses = addresses_of(url)
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self.process = Process(addresses, name, rack)
+        self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        running = asyncio.ensure_future(self.process.run())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            self.process.end(_trouble(running.exception()))
+            await stopping  # calls are answered by that until then
+        else:
+            running.cancel()
+            await asyncio.wait((running,))
+            stopping.cancel()
+        self.process.end(TocError("this process has left the network"))
+        await asyncio.sleep(0)  # so that waiting calls see it
+
+    def call(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine there; return the future of its result."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise TocError("this process has left the network: join again")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self) -> None:
+        """End the thread, and wait for that."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    async def joined(self, timeout: float) -> None:
+        """Wait in the thread until the process has joined. Raises TocError after `timeout` s."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.process.wait_until_joined()
+        except TimeoutError:
+            if not self.process.process and self.process.refused:
+                raise Refused(self.process.refused) from None
+            why = self.process.link.trouble or "the aggregator of its rack did not answer"
+            raise TocError(f"could not join in {timeout:g} s: {why}") from None
+
+    async def drained(self, timeout: float) -> bool:
+        """Wait in the thread until all that was sent is settled; return whether it was in time."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.process.drain()
+        except TimeoutError:
+            return False
+        return True
+
+    async def sent(self, service: Service, parts: Sequence[Part]) -> int:
+        """Send a scattering, in the thread."""
+        names = self.process.names
+        found: list[tuple[int, bytes]] = []
+        for to, payload in parts:
+            process = names.get(to, 0) if isinstance(to, str) else to
+            if not process:
+                raise InvalidScattering(f"no process named {to!r} is here: wait_for() it first")
+            found.append((process, bytes(payload)))
+        return await self.process.send(service, found)
+
+
+def _trouble(error: BaseException | None) -> TocError:
+    """Return what ended the process as one error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, TocError) else TocError(f"the process ended: {error!r}")
+
+
+class EventStream:
+    """The events of one service, in order: an asynchronous iterator that ends with `Fenced`."""
+
+    def __init__(self, thread: ProcessThread, service: Service) -> None:
+        self._thread = thread
+        self._service = service
+        self._batch: deque[ProgramEvent] = deque()
+        #: The next batch, once it is asked for: a cancelled wait must not lose it.
+        self._asked: Future[list[ProgramEvent]] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._batch:
+            if self._asked is None:
+                self._asked = self._thread.call(self._thread.process.take(self._service))
+            waiting = asyncio.wrap_future(self._asked)
+            batch = await asyncio.shield(waiting)
+            self._asked = None
+            self._batch.extend(batch)
+        return event_of(self._batch.popleft())
+
+
+class Member:
+    """A process of the network; see `join`."""
+
+    def __init__(self, url: str, name: str, rack: int | None, timeout: float) -> None:
+        self._arguments = url, name, rack
+        self._timeout = timeout
+        self._thread: ProcessThread | None = None
+        self.name = name
+
+    async def __aenter__(self) -> Self:
+        thread = ProcessThread(*self._arguments)
+        try:
+            await asyncio.wrap_future(thread.call(thread.joined(self._timeout)))
+        except BaseException:
+            await asyncio.to_thread(thread.stop)
+            raise
+        self._thread = thread
+        self._best_effort = EventStream(thread, Service.BEST_EFFORT)
+        self._reliable = EventStream(thread, Service.RELIABLE)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.drain()
+        await asyncio.to_thread(self._running.stop)
+
+    @property
+    def _running(self) -> ProcessThread:
+        if self._thread is None:
+            raise TocError("use `async with weir_toc.join(...) as me`")
+        return self._thread
+
+    @property
+    def process(self) -> int:
+        """The id of this process, by which ties of stamps are broken."""
+        return self._running.process.process
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """The processes that are here, by name, as the controller told it last."""
+        return self._running.process.names
+
+    @property
+    def best_effort(self) -> EventStream:
+        """Messages of `send`, and `SendFailed` for those sent from here."""
+        self._running  # noqa: B018  before it has joined this raises
+        return self._best_effort
+
+    @property
+    def reliable(self) -> EventStream:
+        """Messages of `send_reliable`, `ProcessFailed`, and `SendFailed`."""
+        self._running  # noqa: B018
+        return self._reliable
+
+    async def wait_for(self, *names: str) -> None:
+        """Wait until processes of these names are here."""
+        thread = self._running
+        await asyncio.wrap_future(thread.call(thread.process.wait_for(names)))
+
+    async def send(self, parts: Sequence[Part]) -> int:
+        """Send a scattering by best effort; return its stamp once it has left.
+
+        Raises InvalidScattering, SendBufferFull, Fenced, or NotSent.
+        """
+        thread = self._running
+        return await asyncio.wrap_future(thread.call(thread.sent(Service.BEST_EFFORT, parts)))
+
+    async def send_reliable(self, parts: Sequence[Part]) -> int:
+        """Send a scattering that all of its receivers deliver, or none; as `send`."""
+        thread = self._running
+        return await asyncio.wrap_future(thread.call(thread.sent(Service.RELIABLE, parts)))
+
+    async def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
+        """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""
+        thread = self._running
+        return await asyncio.wrap_future(thread.call(thread.drained(timeout)))
+
+    def describe(self) -> Mapping[str, object]:
+        """Return what waits, what was counted, and how far the clock may be off, in ns."""
+        return self._running.process.describe()
+
+
+def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:
+    """Join the network whose controller is at `url`: `toc://host:port,host:port,host:port`.
+
+    `name` is unique among the processes that are here. Without a `rack`, the one with the fewest
+    processes is taken. After `timeout` s `async with` raises Refused, with what the controller
+    said, or TocError. On leaving, it waits up to 5 s for what was sent; the others are told
+    `ProcessFailed` then.
+    """
+    return Member(url, name, rack, timeout)

@@ -1,0 +1,126 @@
+"""The blocking twin of `weir_toc.join`, for programs without asyncio.
+
+    with weir_toc.sync.join("toc://localhost:7001", name="a") as me:
+        me.wait_for("b")
+        me.send_reliable([("b", b"hello")])
+        event = next(me.reliable)
+
+Its calls may come from several threads; one thread at a time takes the events of a service.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from weir_toc.endpoint.events import Service
+from weir_toc.errors import TocError
+from weir_toc.hosts.process import ProgramEvent
+from weir_toc.member import DRAIN_SECONDS, JOIN_SECONDS, Event, Part, ProcessThread, event_of
+
+
+class EventStream:
+    """The events of one service, in order: an iterator that waits, and ends with `Fenced`."""
+
+    def __init__(self, thread: ProcessThread, service: Service) -> None:
+        self._thread = thread
+        self._service = service
+        self._batch: deque[ProgramEvent] = deque()
+        self._asked: Future[list[ProgramEvent]] | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        return self.next(None)
+
+    def next(self, timeout: float | None) -> Event:
+        """Return the next event; TimeoutError after so many seconds without one."""
+        while not self._batch:
+            if self._asked is None:
+                self._asked = self._thread.call(self._thread.process.take(self._service))
+            batch = self._asked.result(timeout)
+            self._asked = None
+            self._batch.extend(batch)
+        return event_of(self._batch.popleft())
+
+
+class Member:
+    """A process of the network; see `join`."""
+
+    def __init__(self, url: str, name: str, rack: int | None, timeout: float) -> None:
+        self._arguments = url, name, rack
+        self._timeout = timeout
+        self._thread: ProcessThread | None = None
+        self.name = name
+
+    def __enter__(self) -> Self:
+        thread = ProcessThread(*self._arguments)
+        try:
+            thread.call(thread.joined(self._timeout)).result()
+        except BaseException:
+            thread.stop()
+            raise
+        self._thread = thread
+        #: Messages of `send`, and `SendFailed` for those sent from here.
+        self.best_effort = EventStream(thread, Service.BEST_EFFORT)
+        #: Messages of `send_reliable`, `ProcessFailed`, and `SendFailed`.
+        self.reliable = EventStream(thread, Service.RELIABLE)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.drain()
+        self._running.stop()
+
+    @property
+    def _running(self) -> ProcessThread:
+        if self._thread is None:
+            raise TocError("use `with weir_toc.sync.join(...) as me`")
+        return self._thread
+
+    @property
+    def process(self) -> int:
+        """The id of this process, by which ties of stamps are broken."""
+        return self._running.process.process
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """The processes that are here, by name, as the controller told it last."""
+        return self._running.process.names
+
+    def wait_for(self, *names: str, timeout: float | None = None) -> None:
+        """Wait until processes of these names are here; TimeoutError after so many seconds."""
+        self._running.call(self._running.process.wait_for(names)).result(timeout)
+
+    def send(self, parts: Sequence[Part]) -> int:
+        """Send a scattering by best effort; return its stamp once it has left.
+
+        Raises InvalidScattering, SendBufferFull, Fenced, or NotSent.
+        """
+        return self._running.call(self._running.sent(Service.BEST_EFFORT, parts)).result()
+
+    def send_reliable(self, parts: Sequence[Part]) -> int:
+        """Send a scattering that all of its receivers deliver, or none; as `send`."""
+        return self._running.call(self._running.sent(Service.RELIABLE, parts)).result()
+
+    def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
+        """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""
+        return self._running.call(self._running.drained(timeout)).result()
+
+    def describe(self) -> Mapping[str, object]:
+        """Return what waits, what was counted, and how far the clock may be off, in ns."""
+        return self._running.process.describe()
+
+
+def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:
+    """Join a network as `weir_toc.join` does, by `with`."""
+    return Member(url, name, rack, timeout)

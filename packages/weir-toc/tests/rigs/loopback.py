@@ -1,0 +1,80 @@
+"""A network in this process, on loopback: a controller of one member, an aggregator, one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rigs.programs import free_ports
+from weir_toc.controller.records import Founded
+from weir_toc.hosts.aggregator import Aggregator
+from weir_toc.hosts.controller import Controller
+from weir_toc.topology import switch_id
+
+#: Long, since tests share two cores: nobody may be taken for dead by mistake.
+INTERVAL = 50_000_000
+
+
+class Loopback:
+    """One rack. `url` is where to join."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self.url = f"toc://127.0.0.1:{self.port}"
+        self.folder = folder
+        self.loop = asyncio.new_event_loop()
+        self.controller: Controller | None = None
+        self.aggregator: Aggregator | None = None
+        self.started = threading.Event()
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        founding = Founded(1, 0, 0, INTERVAL)
+        address = ("127.0.0.1", self.port)
+        self.controller = Controller(1, {1: address}, self.folder, founding)
+        self.tasks["controller"] = asyncio.ensure_future(self.controller.run())
+        await self.start_aggregator()
+        self.started.set()
+        await self._stop.wait()
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.wait(self.tasks.values())
+
+    async def start_aggregator(self) -> None:
+        """Start an aggregator, in place of the former one if there is one."""
+        former = self.tasks.pop("aggregator", None)
+        if former is not None:
+            former.cancel()
+            await asyncio.wait((former,))
+        self.aggregator = Aggregator([("127.0.0.1", self.port)], switch_id("rack-0"),
+                                     ("127.0.0.1", 0))  # fmt: skip
+        self.tasks["aggregator"] = asyncio.ensure_future(self.aggregator.run())
+        await self.aggregator.is_started.wait()
+
+    def restart_aggregator(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.start_aggregator(), self.loop).result(60)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self.thread.join()
+
+
+@contextlib.contextmanager
+def loopback(folder: Path) -> Iterator[Loopback]:
+    """A network that runs."""
+    made = Loopback(folder)
+    made.thread.start()
+    made.started.wait(60)
+    try:
+        yield made
+    finally:
+        made.stop()

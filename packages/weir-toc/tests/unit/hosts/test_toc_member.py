@@ -1,0 +1,165 @@
+"""What programs call, on a network of one rack in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import weir_toc
+from rigs.loopback import Loopback, loopback
+from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused, SendBufferFull
+from weir_toc import packet as wire
+from weir_toc.endpoint.events import EndpointConfig
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    with loopback(tmp_path_factory.mktemp("toc")) as made:
+        yield made
+
+
+def message(stream: weir_toc.sync.EventStream) -> Message:
+    """The next message. The processes of earlier tests may fail only now."""
+    return next(one for one in stream if isinstance(one, Message))
+
+
+async def amessage(stream: AsyncIterator[weir_toc.Event]) -> Message:
+    async for one in stream:
+        if isinstance(one, Message):
+            return one
+    raise AssertionError("the stream has ended")
+
+
+def failure_of(stream: weir_toc.sync.EventStream, process: int) -> ProcessFailed:
+    return next(one for one in stream if isinstance(one, ProcessFailed) and one.process == process)
+
+
+def test_two_programs_exchange_messages_of_both_services(network: Loopback) -> None:
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="a") as a:
+            async with weir_toc.join(network.url, name="b") as b:
+                await a.wait_for("b")
+                stamp = await a.send_reliable([("a", b"to a"), (b.process, b"to b")])
+                assert await amessage(a.reliable) == Message(stamp, a.process, b"to a")
+                assert await amessage(b.reliable) == Message(stamp, a.process, b"to b")
+                later = await b.send([("a", bytes(5_000)), ("b", b"")])
+                assert later > stamp  # b has delivered the first one
+                assert await anext(b.best_effort) == Message(later, b.process, b"")
+                assert await anext(a.best_effort) == Message(later, b.process, bytes(5_000))
+                assert await a.drain()
+                gone = b.process
+            async for failed in a.reliable:
+                if isinstance(failed, ProcessFailed) and failed.process == gone:
+                    assert failed.stamp > stamp
+                    break
+            assert a.describe()["damaged"] == 0
+
+    asyncio.run(body())
+
+
+def test_the_blocking_twin_does_the_same(network: Loopback) -> None:
+    with weir_toc.sync.join(network.url, name="c") as c:
+        with weir_toc.sync.join(network.url, name="d") as d:
+            c.wait_for("d")
+            stamp = c.send_reliable([("d", b"reliable")])
+            assert message(d.reliable) == Message(stamp, c.process, b"reliable")
+            with pytest.raises(TimeoutError):
+                d.best_effort.next(0.01)
+            stamp = c.send([("d", b"best effort")])
+            assert next(d.best_effort) == Message(stamp, c.process, b"best effort")
+            assert c.drain()
+            assert d.names["c"] == c.process
+            gone = d.process
+        assert failure_of(c.reliable, gone).stamp > 0
+        assert c.describe()["process"] == c.process
+
+
+def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
+    with weir_toc.sync.join(network.url, name="e") as e:
+        with pytest.raises(InvalidScattering, match="no process named 'nobody'"):
+            e.send([("nobody", b"")])
+        with pytest.raises(InvalidScattering, match="32769 bytes"):
+            e.send_reliable([("e", bytes(32_769))])
+        with pytest.raises(Refused, match="a process named 'e' is here already"):
+            weir_toc.sync.join(network.url, name="e", timeout=0.5).__enter__()
+        with pytest.raises(Refused, match="no aggregator runs for rack 7"):
+            weir_toc.sync.join(network.url, name="f", rack=7, timeout=0.5).__enter__()
+    with pytest.raises(weir_toc.TocError, match="has left the network"):
+        e.send([(1, b"")])
+    with pytest.raises(weir_toc.TocError, match="not of the form toc://"):
+        weir_toc.sync.join("localhost:7", name="f").__enter__()
+    with pytest.raises(weir_toc.TocError, match=r"could not join in 0\.3 s"):
+        weir_toc.sync.join("toc://127.0.0.1:1", name="f", timeout=0.3).__enter__()
+
+
+def test_a_program_that_takes_nothing_stops_its_senders(network: Loopback) -> None:
+    limit = EndpointConfig().reorder_budget + EndpointConfig().send_buffer
+    part = bytes(32_000)
+
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="g") as g:
+            sends: list[asyncio.Task[int]] = []
+            while not any(one.done() and one.exception() for one in sends):
+                assert len(sends) * len(part) < 2 * limit
+                sends.append(asyncio.create_task(g.send_reliable([("g", part)])))
+                await asyncio.sleep(0)
+            refused = [one.exception() for one in sends if one.done() and one.exception()]
+            assert isinstance(refused[0], SendBufferFull)
+            stamps = []
+            async for event in g.reliable:
+                if isinstance(event, ProcessFailed):
+                    continue  # of an earlier test
+                assert isinstance(event, Message)
+                assert event.payload == part
+                stamps.append(event.stamp)
+                reordering = g.describe()["reordering"]
+                assert isinstance(reordering, int)
+                assert reordering <= EndpointConfig().reorder_budget
+                if all(one.done() for one in sends):
+                    taken = [one.result() for one in sends if one.exception() is None]
+                    if len(stamps) == len(taken):
+                        break
+            assert stamps == taken
+
+    asyncio.run(body())
+
+
+def test_strange_packets_are_dropped_and_counted(network: Loopback) -> None:
+    assert network.aggregator is not None
+    to = network.aggregator.socket.address
+    with (
+        weir_toc.sync.join(network.url, name="h") as h,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger,
+    ):
+        before = network.aggregator.strangers
+        damaged = wire.encode(wire.Packet(wire.BEACON, h.process))
+        damaged[3] ^= 1
+        for data in (b"", bytes(2_000), damaged,
+                         wire.encode(wire.Packet(wire.BEACON, h.process, epoch=1)),
+                         wire.encode(wire.Packet(wire.JOIN, h.process, epoch=2)),
+                         wire.encode(wire.Packet(wire.JOIN, 5 << 16, epoch=1))):  # fmt: skip
+            stranger.sendto(data, to)
+        # Behind them in the same socket: once it is delivered, all were read.
+        stamp = h.send_reliable([("h", b"x")])
+        assert message(h.reliable) == Message(stamp, h.process, b"x")
+        assert network.aggregator.strangers == before + 6
+
+
+def test_an_aggregator_that_restarts_excludes_its_processes(tmp_path: Path) -> None:
+    with loopback(tmp_path) as network, weir_toc.sync.join(network.url, name="a") as a:
+        stamp = a.send_reliable([("a", b"x")])
+        assert message(a.reliable) == Message(stamp, a.process, b"x")
+        network.restart_aggregator()
+        with pytest.raises(Fenced, match="Join again"):
+            next(a.reliable)
+        with pytest.raises(Fenced):
+            a.send([("a", b"x")])
+        with weir_toc.sync.join(network.url, name="a") as again:
+            assert again.process > a.process
+            later = again.send_reliable([("a", b"y")])
+            assert later > stamp
+            assert message(again.reliable) == Message(later, again.process, b"y")
