@@ -280,6 +280,20 @@ def failed_c() -> tuple[OneRack, int, int]:
     return rack, ticket, stamp
 
 
+def test_what_the_program_has_not_taken_of_a_failed_process_is_counted_once() -> None:
+    rack = OneRack(2, program_takes=True)
+    stamps = [rack.send(B, R, (A, bytes(1_000))) for _ in range(3)]
+    rack.run(10)
+    assert len(rack.messages(A)) == len(stamps)
+    assert rack.endpoints[A].describe()["reordering"] == 3_000
+    rack.endpoints[A].taken(rack.now, R, 1)
+    assert rack.endpoints[A].describe()["reordering"] == 2_000
+    rack.endpoints[A].process_failed(rack.now, B, rack.messages(A)[-1].stamp)
+    assert rack.endpoints[A].describe()["reordering"] == 2_000
+    rack.endpoints[A].taken(rack.now, R, 2)
+    assert rack.endpoints[A].describe()["reordering"] == 0
+
+
 def test_recalls_are_asked_for_few_at_once_and_all_in_the_end() -> None:
     rack, _, stamp = failed_c()
     for _ in range(99):

@@ -1,0 +1,120 @@
+"""The connection to the leader: terms, repeated reports, and commands that come early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from weir_toc import packet as wire
+from weir_toc.controller.codec import command_to, report_to
+from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
+from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
+from weir_toc.hosts.process import Process, Settling
+from weir_toc.hosts.udp import UdpSocket
+from weir_toc.packet import Packet
+
+
+async def played(scripts: Iterable[list[Frame]], link_of: Any) -> list[list[Frame]]:
+    """Serve a script of frames to each connection; return what came by each."""
+    heard: list[list[Frame]] = []
+    rest = iter(scripts)
+    ended = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        script = next(rest, None)
+        if script is None:
+            ended.set()
+        else:
+            heard.append([])
+            for frame in script:
+                writer.write(framed_json(frame))
+            writer.write_eof()
+            while not reader.at_eof():
+                try:
+                    heard[-1].append(parsed(*await read_frame(reader, REQUEST_BYTES_MAX)))
+                except EOFError:
+                    break
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    link = link_of(server.sockets[0].getsockname()[:2])
+    running = asyncio.create_task(link.run())
+    async with asyncio.timeout(30):
+        await ended.wait()
+    running.cancel()
+    server.close()
+    return heard
+
+
+def command(term: int, switch: int) -> Frame:
+    return {"op": "command", "term": term, "command": command_to(Freeze(switch, 1))}
+
+
+def test_commands_and_leaders_of_former_terms_are_ignored() -> None:
+    made: list[ControlLink] = []
+
+    def link_of(address: tuple[str, int]) -> ControlLink:
+        made.append(ControlLink([address], {"op": "hello", "kind": "member"}))
+        return made[0]
+
+    asyncio.run(played([
+        [{"op": "welcome", "term": 5}, command(4, 1), command(5, 2)],
+        [{"op": "welcome", "term": 4}, command(6, 3)],
+        [{"op": "moved", "to": None, "why": "no leader"}],
+        [{"op": "welcome", "term": 6}, command(6, 4)],
+    ], link_of))  # fmt: skip
+    (link,) = made
+    taken = [link.frames.get_nowait()["command"][1] for _ in range(link.frames.qsize())]
+    assert taken == [2, 4]
+    assert link.term == 6
+
+
+def test_a_report_is_repeated_until_it_is_confirmed() -> None:
+    def link_of(address: tuple[str, int]) -> ControlLink:
+        link = ControlLink([address], {"op": "hello", "kind": "member"})
+        for process in (1, 2):
+            link.report(ProcessJoined(process))
+        return link
+
+    welcome: Frame = {"op": "welcome", "term": 1}
+    heard = asyncio.run(played([
+        [welcome], [welcome, {"op": "done", "number": 1}], [welcome],
+    ], link_of))  # fmt: skip
+    first = {"op": "report", "report": report_to(ProcessJoined(1)), "number": 1}
+    second = {"op": "report", "report": report_to(ProcessJoined(2)), "number": 2}
+    told = [[one for one in frames if one["op"] == "report"] for frames in heard]
+    assert told == [[first, second], [first, second], [second]]
+
+
+def test_a_failure_that_is_told_before_admission_is_answered_after_it() -> None:
+    async def body() -> None:
+        process = Process([("127.0.0.1", 1)], "a", None)
+        now = process.link.now()
+        process._endpoint = Endpoint(1, 1, now)
+        process._socket = UdpSocket(("127.0.0.1", 0), ("127.0.0.1", 1))
+        fail = command_to(Fail(1, 3, ((2, 5),)))
+        process._take_frame({"op": "command", "term": 1, "command": fail})
+        assert not process.link._unanswered
+        floors = wire.encode_floors(now, now)
+        joined = Packet(wire.JOINED, 1 << 31, 1, epoch=1, payload=floors)
+        process._endpoint.receive(now, [wire.encode(joined)])
+        process._after()
+        process._after()  # what the admission led to
+        reports = [frame["report"] for frame, _ in process.link._unanswered.values()]
+        assert reports == [report_to(Completed(3, 1))]
+        process._alarm.cancel()
+        process._socket.close()
+
+    asyncio.run(body())
+
+
+def test_a_failure_is_answered_once_all_of_it_is_settled() -> None:
+    settling = Settling()
+    assert settling.begin(3, (2, 4)) == []
+    assert settling.settle(2) == []
+    assert settling.begin(5, (2,)) == [5]
+    assert settling.settle(4) == [3]
+    assert settling.begin(3, (2, 4)) == [3]  # a new leader asks again
