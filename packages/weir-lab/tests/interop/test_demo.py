@@ -81,6 +81,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
         demo.end()
 
 
+@pytest.mark.slow  # test_distributions.py runs the demo from wheels, and judges it the same
 def test_every_flight_comes_exactly_once(tmp_path: Path, demos: list[Demo]) -> None:
     demo = Demo(tmp_path, "--json", "--out", "kept")
     demos.append(demo)

@@ -24,7 +24,7 @@ from weir.testing.simulator.world import MS
 from weir_lab.sim.run import run_seeds
 from weir_lab.sim.shape import Shape
 
-SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "12"))
+SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "6"))
 SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))
 
 

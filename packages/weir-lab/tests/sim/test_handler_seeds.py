@@ -18,7 +18,7 @@ from weir_lab.sim.shape import EVEN_HANDLERS, NODE_HANDLERS, SET_HANDLERS
 
 pytest.importorskip("sqlalchemy")
 
-SEEDS = int(os.environ.get("WEIR_HANDLER_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_HANDLER_SEEDS", "4"))
 _PLAY = """
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE_HANDLERS

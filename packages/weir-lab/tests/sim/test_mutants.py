@@ -8,43 +8,19 @@ sim mutants` tells which one to keep.
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 import pytest
 
-import weir
-import weir_raft
+from rigs.drawn_mutants import cases
 from weir.broker.produce.appender import Appender
 from weir_lab.sim.mutants.planting import Mutant, Patch
 from weir_lab.sim.mutants.registry import KEPT, MUTANTS, hunt
 from weir_lab.sim.run import run_seed
 
 #: How many mutants `make test` plays.
-DRAWN = 36
+DRAWN = 6
 
 
-def drawn() -> frozenset[str]:
-    """Return the names of the mutants that the bytes of weir's modules draw."""
-    code = hashlib.sha256()
-    for package in (weir_raft, weir):
-        for file in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
-            code.update(file.read_bytes())
-    ranks = {
-        mutant.name: hashlib.sha256(code.digest() + mutant.name.encode()).digest()
-        for mutant in KEPT
-    }
-    return frozenset(sorted(ranks, key=ranks.__getitem__)[:DRAWN])
-
-
-_DRAWN = drawn()
-CASES = [
-    pytest.param(one, id=one.name, marks=[] if one.name in _DRAWN else [pytest.mark.slow])
-    for one in KEPT
-]
-
-
-@pytest.mark.parametrize("mutant", CASES)
+@pytest.mark.parametrize("mutant", cases(KEPT, DRAWN))
 def test_the_mutant_is_caught(mutant: Mutant) -> None:
     found = hunt(mutant)
     assert found.caught, f"all play on as if nothing were gone: {mutant.rule}"

@@ -26,10 +26,10 @@ from weir_lab.sim.shape import (
     UNORDERED,
 )
 
-SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "8"))
-SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "12"))
-ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "12"))
-SINK_SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "8"))
+SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "4"))
+SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "6"))
+ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "6"))
+SINK_SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "4"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

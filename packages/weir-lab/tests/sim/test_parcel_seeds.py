@@ -19,7 +19,7 @@ from weir_lab.sim.observations import Parcel, Parcels
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import EVEN_PARCELS, NODE_PARCELS, SET_PARCELS
 
-SEEDS = int(os.environ.get("WEIR_PARCEL_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_PARCEL_SEEDS", "4"))
 _PLAY = """
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE_PARCELS

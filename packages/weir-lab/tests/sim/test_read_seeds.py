@@ -16,7 +16,7 @@ import pytest
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import NODE_READS, SET_READS
 
-SEEDS = int(os.environ.get("WEIR_READ_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_READ_SEEDS", "6"))
 _PLAY = """
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE_READS

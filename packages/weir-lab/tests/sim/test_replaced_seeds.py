@@ -15,7 +15,7 @@ from weir_lab.sim.history import History, Record
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import NODE_REPLACED, SET_REPLACED
 
-SEEDS = int(os.environ.get("WEIR_REPLACED_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_REPLACED_SEEDS", "4"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

@@ -18,7 +18,7 @@ from weir_lab.sim.shape import NODE_READS, SET_READS
 
 pytest.importorskip("fastavro")
 
-SEEDS = int(os.environ.get("WEIR_SCHEMA_SEEDS", "4"))
+SEEDS = int(os.environ.get("WEIR_SCHEMA_SEEDS", "2"))
 NODE = replace(NODE_READS, typed=(10,), planners=0, shipped=(True,))
 SET = replace(SET_READS, typed=(10,), planners=0, shipped=(True,))
 

@@ -12,7 +12,7 @@ import pytest
 import weir
 from weir_lab.sim.run import run_seed, run_seeds
 
-SEEDS = int(os.environ.get("WEIR_SEEDS", "60"))
+SEEDS = int(os.environ.get("WEIR_SEEDS", "30"))
 FIRST = int(os.environ.get("WEIR_FIRST_SEED", "0"))
 SOURCE = Path(weir.__file__).parents[1]
 

@@ -51,7 +51,7 @@ def with_joined_batches(reply: Any) -> Any:
 
 
 #: How many examples each of some 80 kinds gets: a third of what the profile gives to a test.
-EACH = settings().max_examples // 3
+EACH = settings().max_examples // 5
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)

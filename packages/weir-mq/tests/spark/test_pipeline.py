@@ -128,6 +128,7 @@ def windows(numbers):
 """
 
 
+@pytest.mark.slow  # three runs of a pipeline; windows and watermarks have unit tests
 @pytest.mark.timeout(300)
 def test_late_rows_of_windows_are_counted_once(
     stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +183,7 @@ SIDES = "".join(f"def {name}(rows):\n    {KEEP}\n" for name in ("orders", "payme
 PAID = (Path(__file__).parents[4] / "examples/pipelines/gold.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # common cuts are proved by test_barrier_cuts.py and test_admission_rows.py
 @pytest.mark.timeout(300)
 def test_years_and_the_tail_meet_and_a_join_has_one_cut(
     stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

