@@ -267,6 +267,20 @@ class Shard:
         """Take one event; return what to do about it, in order."""
         return self.step(event) + self.run_deferred()
 
+    def idle_ms(self, most: int) -> int:
+        """Return for how long the shard need not be told that time passes, `most` milliseconds at
+        most, if nothing happens meanwhile and nothing has happened for some ticks; 0 where it does
+        something that ticks carry on.
+        """
+        partitions, runtime = self._partitions, self._runtime
+        is_up = partitions.groups.all_open and self._cluster.trunks.knows_topics
+        if not is_up or self._shutdown.is_under_way or self._holding or self.budget.used:
+            return 0
+        if not all(writer.idle for writer in self.writers):
+            return 0
+        idle_ms = partitions.context.events.idle_ms(runtime.time.monotonic_ms(), most)
+        return min(max(idle_ms, 0), most)
+
     def step(self, *events: ev.Event) -> list[Effect]:
         """Take events; return what to do about them at once, in order. The host does that, then
         calls `run_deferred`: a confirm, or what it waits for, waits for nothing that may be due.

@@ -95,6 +95,11 @@ class AcceptQueue(Generic[C]):
         return True
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether any connection waits to come in."""
+        return bool(self._waiting or self._slow)
+
+    @property
     def slowed(self) -> int:
         """How many wait because logins failed at their address."""
         return len(self._slow)

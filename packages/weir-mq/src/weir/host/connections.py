@@ -481,6 +481,11 @@ class Connections(Generic[T]):
         """Let those in who wait, as fast as the limits allow."""
         self.accept_queue.closed = False
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody waits for `check_connections`."""
+        return not (self.watched or self.reservations.is_due or self.accept_queue.has_waiting)
+
     def check_connections(self) -> None:
         """Look at who has something unsent, or may come in, or is silent for too long."""
         now = self.time()

@@ -47,6 +47,10 @@ _TURN_FRAMES = 1_024
 TURN_BYTES = 128 * KIB
 #: So many bytes of a namespace are served in its turn, and what the last part has beyond them.
 _QUANTUM_BYTES = 64 * KIB
+#: The longest time between two ticks of a shard that rests.
+REST_MS = 1_000
+#: After so many ticks in a row that found nothing to do, a shard rests.
+_QUIET_TICKS = 4
 
 
 class EventQueue:
@@ -64,7 +68,7 @@ class EventQueue:
 
     __slots__ = (
         "_defers", "_flushes", "_gathers", "_shard", "events", "frames", "held", "is_closed",
-        "put", "taken", "waits",
+        "put", "taken", "takes", "waits",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, flushes: FlushSchedule) -> None:
@@ -84,8 +88,8 @@ class EventQueue:
         self.held = False
         #: Whether events are dropped.
         self.is_closed = False
-        #: How many frames of peers have come so far.
-        self.frames = 0
+        #: How many frames of peers have come so far, and how often the shard took events.
+        self.frames = self.takes = 0
 
     def receive(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Add what a peer said. What a device says first, a hello and publishes, becomes one event
@@ -142,6 +146,7 @@ class EventQueue:
         done about them at once.
         """
         self.waits = True
+        self.takes += 1
         taken = self.taken = tuple(self.events)
         self.events.clear()
         return self._shard.step(*taken)
@@ -344,6 +349,10 @@ class Clients(Protocol):
     backlog: Backlog
 
     @property
+    def at_rest(self) -> bool:
+        """Whether nobody waits to be looked at with each tick."""
+
+    @property
     def open_now(self) -> Mapping[int, object]:
         """Those that are open, by session."""
 
@@ -360,6 +369,9 @@ class Host(Protocol):
     def serve(self) -> None:
         """The shard can serve: clients are let in."""
 
+    def wake(self) -> None:
+        """The shard's rest is over: it ticks as often as ever."""
+
     def broke(self, where: str, error: Exception) -> None:
         """The shard broke: nothing that it says is to be believed any more. May raise `error`."""
 
@@ -368,8 +380,9 @@ class ShardLoop:
     """Lets a shard take what is in its queue, and does what it asks for, until that is empty."""
 
     __slots__ = (
-        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_runs_soon",
-        "_said_bytes", "_serves_parts", "_shard", "_soon", "_spoke", "_started", "serves",
+        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_rests",
+        "_runs_soon", "_said_bytes", "_serves_parts", "_shard", "_soon", "_spoke", "_started",
+        "serves",
     )  # fmt: skip
 
     def __init__(
@@ -394,7 +407,7 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves_parts = self._started = self._runs_soon = False
+        self._serves_parts = self._started = self._runs_soon = self._rests = False
         #: Which peer spoke last; and how much was said in this turn of the host.
         self._spoke = self._said_bytes = 0
         #: Whether clients are let in: once they are, that goes on, whoever leads.
@@ -417,6 +430,9 @@ class ShardLoop:
         """Let the shard take what is in its queue, and do what comes of it, until that is empty."""
         queue, backlog = self._queue, self._backlog
         unserved = backlog.unserved
+        if self._rests:
+            self._rests = False
+            self._host.wake()
         try:
             while not queue.waits:
                 if not queue.events:
@@ -438,6 +454,14 @@ class ShardLoop:
                 self._soon(self._serve_parts)
         except Exception as error:
             self._broke(error)
+
+    def rest(self) -> None:
+        """The shard ticks rarely from now on: the host is told to `wake` as soon as it runs."""
+        self._rests = True
+
+    def end_rest(self) -> None:
+        """The host knows that the rest is over."""
+        self._rests = False
 
     def run_soon(self, session: int, size: int) -> None:
         """Run for `size` bytes that a peer said just now: behind this turn of the host, so that
@@ -490,3 +514,63 @@ class ShardLoop:
         taken = self._queue.taken
         self._queue.close()
         self._host.broke(type(taken[0]).__name__ if taken else "settling", error)
+
+
+class Pace:
+    """When the next tick of one shard is due: rarely, while it has nothing to do.
+
+        pace.ticking()
+        ...                             # the tick, and all that comes of it
+        later(pace.rest_ms() or tick_ms, tick)  # or `tick_ms` after `ShardLoop` says `wake`
+
+    A shard looks at all that may be due whenever it is told that time passes. Where nothing has
+    happened for a while that finds nothing, so it rests: the next tick comes at the nearest
+    deadline of those who wait in its partitions, or after `REST_MS`. The first event ends the rest:
+    the next tick comes as if there had been none. What else has a deadline, such as a session whose
+    token expires, is up to `REST_MS` late in a shard at rest. Ticks also carry the heartbeats of
+    links and notice that one is silent: a shard that is linked to other nodes never rests.
+    """
+
+    __slots__ = ("_connections", "_linked", "_queue", "_quiet", "_shard", "_takes", "_tick_ms",
+                 "number", "turns")  # fmt: skip
+
+    def __init__(
+        self, shard: Shard, queue: EventQueue, connections: Clients, turns: ShardLoop,
+        linked: Sized, tick_ms: int = ev.TICK_MS,
+    ) -> None:  # fmt: skip
+        """Pace `shard`, which takes events from `queue` in `turns`. `linked` are the nodes that it
+        links to; `tick_ms` lie between two ticks of a shard that does not rest.
+        """
+        self._shard = shard
+        self._queue = queue
+        self._connections = connections
+        #: In which turns the shard takes events.
+        self.turns = turns
+        #: Which tick is to come, for a host that cannot take a timer back.
+        self.number = 0
+        self._linked = linked
+        self._tick_ms = tick_ms
+        #: How many ticks in a row found nothing to do, and what had been taken before the last.
+        self._quiet = self._takes = 0
+
+    def ticking(self) -> None:
+        """A tick begins: what comes of it ends no rest."""
+        self.turns.end_rest()
+        if self._queue.takes != self._takes:  # something happened since the last tick
+            self._quiet = 0
+        self._takes = self._queue.takes
+
+    def rest_ms(self) -> int:
+        """Begin a rest, if the tick that ends now shows that nothing is to be done: return in how
+        many milliseconds the next one is due, unless the host is told to `wake` before. Else 0.
+        """
+        found_nothing = self._queue.takes == self._takes + 1  # the tick itself
+        self._takes = self._queue.takes
+        self._quiet = self._quiet + 1 if found_nothing else 0
+        if self._quiet <= _QUIET_TICKS or self._linked or not self.turns.serves:
+            return 0
+        rest_ms = self._shard.idle_ms(REST_MS) if self._connections.at_rest else 0
+        if rest_ms <= self._tick_ms:
+            return 0
+        self.turns.rest()
+        return rest_ms

@@ -25,7 +25,7 @@ from weir.host.links import Links, ShardInfo
 from weir.host.logs import FlushSchedule, LogStart, open_log, tell_durable
 from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
-from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.shard_loop import EventQueue, Pace, ShardLoop
 from weir.host.trunks import RemotePeer, Trunks, nobody
 from weir.model.limits import CONNECTIONS_MAX, MIB
 from weir.server.config import Config, advertised
@@ -33,7 +33,7 @@ from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.server.disk.flushes import Flushes, PositionSaver
 from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin_log, generation_of
 from weir.server.disk.thread_pool import ThreadPool
-from weir.server.driver import Components, Driver, Lifecycle, TimedTurns
+from weir.server.driver import Components, Driver, Lifecycle, Ticker, TimedTurns
 from weir.server.interpreter import stop_by_signal
 from weir.server.key_files import read_key_ring
 from weir.server.network.certificate_files import certified
@@ -284,7 +284,8 @@ def assemble(
     found: set[str] = set()
     remote_peers: dict[int, RemotePeer] = {}
 
-    lifecycle = Lifecycle()
+    ticker = Ticker()
+    lifecycle = Lifecycle(ticker)
     schedule = FlushSchedule(disks, nodes, loop.time)
     queue = EventQueue(shard, schedule)
     network = Network(found)
@@ -294,6 +295,7 @@ def assemble(
     )  # fmt: skip
     turns = ShardLoop(shard, queue, connections, nodes, actions, lifecycle, loop.call_soon)
     timed = TimedTurns(turns)
+    pace = Pace(shard, queue, connections, turns, nodes)
     flushes = Flushes(disks, timed, schedule, positions)
     pool = ThreadPool(disks, timed.handle_from_thread)
     tls = TlsAcceptor(connections, policy)
@@ -319,6 +321,7 @@ def assemble(
         ef.EndLink: links.end_inbound,
     }
     components = Components(
-        lifecycle, queue, connections, turns, flushes, pool, shard_connections, trunks, links, tls
-    )
+        lifecycle, ticker, pace, queue, connections, turns, flushes, pool, shard_connections,
+        trunks, links, tls,
+    )  # fmt: skip
     return Driver(shard, components, actions)

@@ -17,7 +17,7 @@ from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
 from weir.host.connections import Connections
 from weir.host.links import Links
-from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.shard_loop import EventQueue, Pace, ShardLoop
 from weir.host.trunks import Trunks
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
@@ -28,11 +28,40 @@ from weir.storage.format import checkpoint
 log = logging.getLogger(__name__)
 
 
+class Ticker:
+    """The timer of a shard's ticks, on the running loop."""
+
+    def __init__(self) -> None:
+        """Begin without one."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick: Callable[[], None] | None = None
+
+    def call_after(self, milliseconds: int, tick: Callable[[], None]) -> None:
+        """Call `tick` once, so much later, and nothing that was to be called before."""
+        self.cancel()
+        self._tick = tick
+        self._timer = self._loop.call_later(milliseconds / 1_000, tick)
+
+    def wake(self) -> None:
+        """The shard's rest is over: its next tick comes as after any other tick."""
+        if self._tick is not None:
+            self.call_after(ev.TICK_MS, self._tick)
+
+    def cancel(self) -> None:
+        """Call nothing any more."""
+        self._tick = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class Lifecycle:
     """Whether a shard can serve, has stopped, or broke: for those who wait for it."""
 
-    def __init__(self) -> None:
-        """Begin with neither."""
+    def __init__(self, ticker: Ticker) -> None:
+        """Begin with neither. `ticker` is woken with the shard."""
+        #: Ends a rest of the shard.
+        self.wake = ticker.wake
         self.ready = asyncio.Event()
         self.stopped = asyncio.Event()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,6 +111,8 @@ class Components(NamedTuple):
     """What hosts a shard, in the order in which it is made (see `weir.server.assembly`)."""
 
     lifecycle: Lifecycle
+    ticker: Ticker
+    pace: Pace
     queue: EventQueue
     connections: Connections[asyncio.Transport]
     turns: ShardLoop
@@ -104,8 +135,9 @@ class Driver:
     ) -> None:
         """Drive `shard`. `actions` do what its effects ask for; the driver adds its own."""
         self._shard = shard
-        self._loop = asyncio.get_running_loop()
         self._lifecycle = components.lifecycle
+        self._ticker = components.ticker
+        self._pace = components.pace
         self._queue = components.queue
         self._connections = components.connections
         self._turns = components.turns
@@ -119,7 +151,6 @@ class Driver:
         self._node_links = NodeLinks(self._shard_connections, self.links, components.tls)
         #: Takes one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
-        self._ticker: asyncio.TimerHandle | None = None
         actions |= {
             ef.StartRead: self._start_read,
             ef.HoldReads: self._hold,
@@ -148,8 +179,7 @@ class Driver:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait(self._lifecycle.stopped), drain_seconds)
                 drained = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticker.cancel()
         self._connections.end_sessions("this node is stopping")
         self._turns.run()
         self._connections.hang_up("this node is stopping")  # a shard that broke lets nobody go
@@ -246,12 +276,15 @@ class Driver:
         self._lifecycle.stopped.set()
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
+        self._ticker.call_after(ev.TICK_MS, self._tick)
+        self._pace.ticking()
         self._connections.check_connections()
         self.trunks.flush()
         self.handle(ev.Ticked())
         self.links.check_silence()  # last: pings go with the beats that this tick sent
         self._turns.run()
+        if rest_ms := self._pace.rest_ms():
+            self._ticker.call_after(rest_ms, self._tick)
 
 
 def _halted(effect: ef.ReplicaHalted) -> None:

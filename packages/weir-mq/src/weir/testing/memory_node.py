@@ -199,6 +199,9 @@ class Host:
         """The shard can serve."""
         self._ready.set()
 
+    def wake(self) -> None:
+        """It never rests."""
+
     def broke(self, where: str, error: Exception) -> None:
         """End: an exception is a bug."""
         log.critical("the node broke at %s", where, exc_info=error)

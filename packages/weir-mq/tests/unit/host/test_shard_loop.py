@@ -73,6 +73,9 @@ class Noting:
     def serve(self) -> None:
         self.turn.append("serves")
 
+    def wake(self) -> None:
+        self.turn.append("wakes")
+
     def broke(self, where: str, error: Exception) -> None:
         self.turn.append((where, str(error)))
 

@@ -134,6 +134,12 @@ class PartitionEvents:
             if not partition.waiting:
                 del self.waiting[group]
 
+    def idle_ms(self, now_ms: int, most: int) -> int:
+        """Return for how long time brings nothing to those who wait, `most` milliseconds at most;
+        0 or less where one of them wants to know of each tick.
+        """
+        return min((one.rests_until - now_ms for one in self.waiting.values()), default=most)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:

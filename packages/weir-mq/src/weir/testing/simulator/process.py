@@ -18,7 +18,7 @@ from weir.host.links import Links, ShardInfo
 from weir.host.logs import FlushSchedule, LogStart, open_log, tell_durable
 from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
-from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.shard_loop import EventQueue, Pace, ShardLoop
 from weir.host.trunks import RemotePeer, Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.segment_files import Settings
@@ -193,7 +193,8 @@ class Process:
             ef.ReplicaHalted: _halted,
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
-        self._turns = ShardLoop(shard, queue, connections, nodes, actions, self, self._soon)
+        turns = ShardLoop(shard, queue, connections, nodes, actions, self, self._soon)
+        self._pace = Pace(shard, queue, connections, turns, nodes, seat.machine.tick // MS)
 
     @property
     def node(self) -> int:
@@ -220,7 +221,7 @@ class Process:
     @property
     def serves(self) -> bool:
         """Whether clients can connect: as soon as they are let in, and until it ends."""
-        return self.shard is not None and self._turns.serves
+        return self.shard is not None and self._pace.turns.serves
 
     @property
     def charged(self) -> int:
@@ -229,7 +230,7 @@ class Process:
 
     def start(self) -> None:
         """Run the shard."""
-        self._turns.start()
+        self._pace.turns.start()
         self.tick()
 
     def _open(self, log: int) -> LogStart:
@@ -289,12 +290,16 @@ class Process:
     def turn(self) -> None:
         """Let the shard take what it was told, and do what comes of it, unless it has ended."""
         if self.shard is not None:
-            self._turns.run()
+            self._pace.turns.run()
             self.sockets.watch()
 
     def serve(self) -> None:
         """Its shard can serve: who connects is served."""
         self.world.after(0, self._seat.keeper.served, self)
+
+    def wake(self) -> None:
+        """Its rest is over."""
+        self._tick_after(self._seat.machine.tick)
 
     def broke(self, where: str, error: Exception) -> None:
         """An exception is a bug, of which the run tells."""
@@ -347,17 +352,25 @@ class Process:
         self._connections.actions[ef.HoldReads](effect)
         self.trunks.update()
 
-    def tick(self) -> None:
-        if self.shard is None:
+    def _tick_after(self, delay: int) -> None:
+        """Let the next tick come so much later, and no other that was to come."""
+        self._pace.number += 1
+        self.world.after(delay, self.tick, self._pace.number)
+
+    def tick(self, number: int = 0) -> None:
+        if self.shard is None or number != self._pace.number:
             return
-        if not (self.standstill.lasts and self.standstill.asleep(self.tick)):
-            self.world.after(self._seat.machine.tick, self.tick)
+        if not (self.standstill.lasts and self.standstill.asleep(self.tick, number)):
+            self._tick_after(self._seat.machine.tick)
+            self._pace.ticking()
             self.sockets.check()
             self.trunks.flush()
             self.handle(ev.Ticked())
             self.links.check_silence()
             self.turn()
             self._seat.witness.look(self)
+            if rest_ms := self._pace.rest_ms():
+                self._tick_after(rest_ms * MS)
 
 
 def _keep_the_timer() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rigs.shards import TAKE_WAIT, deadlines_of
-from weir.broker.api.events import Closed
+from weir.broker.api.events import Closed, Stopping
 from weir.broker.runtime import outbox
 from weir.broker.runtime.outbox import Caller, Wait, Waits
 from weir.errors import Overloaded
@@ -89,3 +89,44 @@ def test_a_tick_or_a_close_looks_at_no_other_poll(rig: Any, monkeypatch: Any) ->
     grant = rig.answer(1, m.OpenProducer())
     rig.answer(1, rig.batch(rig.topic(1), grant, 0, b"v"))
     assert [len(rig.replies[session]) for session in (4, 6)] == [2, 1], "one message, one grant"
+
+
+def come_to_rest(rig: Any) -> None:
+    """Let the idle mark be written, and all that follows."""
+    for _ in range(4):
+        rig.tick()
+        rig.settle()
+
+
+def test_a_shard_need_hear_of_no_time_before_the_nearest_fetch_ends(rig: Any) -> None:
+    address = rig.topic(rig.connect(1)).addresses[0]
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 1_000
+    for session, wait_ms in ((2, 700), (3, 300)):
+        rig.connect(session)
+        rig.ask(session, m.Fetch(address, 0, 1_000, wait_ms))
+    assert rig.shard.idle_ms(1_000) == 0, "nobody has looked yet when they end"
+    rig.tick(50)
+    assert rig.shard.idle_ms(1_000) == 250
+    assert rig.shard.idle_ms(100) == 100
+    rig.tick(250)
+    assert len(rig.replies[3]) == 1
+    assert rig.shard.idle_ms(1_000) == 400
+    rig.ask(3, m.Pull(address, "crew", 1, 1_000, 5_000))
+    rig.tick(50)
+    assert rig.shard.idle_ms(1_000) == 0, "time goes on for clusters"
+
+
+def test_a_shard_with_work_or_on_its_way_out_hears_of_each_tick(rig: Any) -> None:
+    info, grant = rig.topic(rig.connect(1)), rig.answer(1, m.OpenProducer())
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 1_000
+    rig.ask(1, rig.batch(info, grant, 0, b"v"))
+    assert rig.shard.idle_ms(1_000) == 0, "its flush is in flight"
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 1_000
+    rig.shard.budget.charge(1)
+    assert rig.shard.idle_ms(1_000) == 0, "a reply is not taken"
+    rig.shard.budget.release(1)
+    rig.handle(Stopping())
+    assert rig.shard.idle_ms(1_000) == 0

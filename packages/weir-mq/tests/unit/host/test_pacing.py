@@ -1,0 +1,158 @@
+"""A shard with nothing to do is told rarely that time passes; the first event ends its rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.budget import Budget
+from weir.broker.shard import Shard
+from weir.host.accept_queue import ConnectionLimits
+from weir.host.connections import Connections
+from weir.host.logs import FlushSchedule
+from weir.host.shard_loop import REST_MS, EventQueue, Pace, ShardLoop
+
+_QUIET = 4
+
+
+class Nobody:
+    def is_gone(self, transport: Any) -> bool:
+        return False
+
+
+class Waiting:
+    """A connection that is not looked at."""
+
+    gone = False
+
+    def check_unsent(self, now: float) -> bool:
+        return True
+
+
+class Node:
+    """A shard with its host, which ticks by hand."""
+
+    ready = True
+    has_deferred = False
+
+    def __init__(self) -> None:
+        self.budget = Budget(100)
+        self.idle = REST_MS
+        self.wakes = 0
+        self.linked: list[int] = []
+        self.says: list[ef.Effect] = []
+        self.queue = EventQueue(cast(Shard, self), FlushSchedule((), (), lambda: 0.0))
+        self.connections: Connections[Any] = Connections(
+            self.queue, self.budget, ConnectionLimits(), cast(Any, Nobody()), lambda session: None,
+            lambda: 0.0, 1, logging.getLogger("test"),
+        )  # fmt: skip
+        actions: dict[type, Callable[[Any], None]] = {ef.Stopped: self.flushed}
+        self.loop = ShardLoop(
+            cast(Shard, self), self.queue, self.connections, self.linked, actions, self,
+            lambda act: None,
+        )  # fmt: skip
+        self.pace = Pace(cast(Shard, self), self.queue, self.connections, self.loop, self.linked)
+        self.loop.start()
+        self.loop.run()
+
+    def start(self) -> list[ef.Effect]:
+        return []
+
+    def step(self, *events: ev.Event) -> list[ef.Effect]:
+        said, self.says = self.says, []
+        return said
+
+    def run_deferred(self) -> list[ef.Effect]:
+        return []
+
+    def idle_ms(self, most: int) -> int:
+        return min(self.idle, most)
+
+    def serve(self) -> None:
+        pass
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def broke(self, where: str, error: Exception) -> None:
+        raise error
+
+    def flushed(self, effect: ef.Effect) -> None:
+        """What a tick asked for is done, of which the shard hears."""
+        self.loop.handle(ev.Closed(1))
+
+    def tick(self) -> int:
+        self.pace.ticking()
+        self.loop.handle(ev.Ticked())
+        self.loop.run()
+        return self.pace.rest_ms()
+
+    def rest(self) -> None:
+        """Tick until it rests."""
+        assert [self.tick() for _ in range(_QUIET + 1)] == [0] * _QUIET + [REST_MS]
+
+
+def test_a_shard_rests_once_ticks_find_nothing_and_goes_on_resting() -> None:
+    node = Node()
+    node.rest()
+    assert [node.tick() for _ in range(3)] == [REST_MS] * 3
+    assert node.wakes == 0
+
+
+def test_the_first_event_wakes_it_once_and_it_rests_only_after_a_while() -> None:
+    node = Node()
+    node.rest()
+    node.loop.handle(ev.Closed(1))
+    node.loop.handle(ev.Closed(2))
+    assert node.wakes == 1
+    node.rest()
+
+
+def test_an_event_between_ticks_and_what_a_tick_asked_for_keep_it_awake() -> None:
+    node = Node()
+    for _ in range(3 * _QUIET):
+        assert node.tick() == 0
+        node.loop.handle(ev.Closed(1))
+    for _ in range(3 * _QUIET):
+        node.says = [ef.Stopped()]
+        assert node.tick() == 0
+    assert node.wakes == 0
+    node.rest()
+
+
+def test_it_rests_until_the_nearest_deadline() -> None:
+    node = Node()
+    node.rest()
+    node.idle = 120
+    assert node.tick() == 120
+    node.idle = ev.TICK_MS  # no sooner than it would tick anyway
+    assert node.tick() == 0
+    node.idle = 0
+    assert node.tick() == 0
+
+
+@pytest.mark.parametrize("busy", ["linked", "watched", "waiting"])
+def test_links_unsent_replies_and_connections_that_wait_need_each_tick(busy: str) -> None:
+    node = Node()
+    if busy == "linked":
+        node.linked.append(1)
+    elif busy == "watched":
+        node.connections.watched[1] = cast(Any, Waiting())
+    else:
+        node.connections.accept_queue.let_wait(cast(Any, Waiting()), 5.0)
+    assert [node.tick() for _ in range(3 * _QUIET)] == [0] * 3 * _QUIET
+
+
+def test_a_shard_that_does_not_serve_yet_needs_each_tick() -> None:
+    class Starting(Node):
+        ready = False
+
+    node = Starting()
+    assert [node.tick() for _ in range(3 * _QUIET)] == [0] * 3 * _QUIET
+    node.ready = True
+    assert node.tick() == REST_MS
