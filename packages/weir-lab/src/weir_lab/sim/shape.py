@@ -11,6 +11,7 @@ from weir.broker.api.events import TICK_MS
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import KIB
+from weir.storage.format.segment import BLOCK
 from weir.storage.segment_files import Settings
 from weir.testing.simulator.nemesis import FaultPlan
 from weir.testing.simulator.process import Machine
@@ -352,7 +353,9 @@ def machine(world: World, shape: Shape, shipped: bool = False) -> Machine:
         segment_bytes=segment * KIB,
         entry_bytes_max=entry,
         cache_bytes_max=dice.choice((0, 2 * KIB, 256 * KIB)),
-        spares=dice.choice((0, 1, 2)),
+        spares=(spares := dice.choice((0, 1, 2))),
+        # Its header, one entry, and what stands around that.
+        first_segment_bytes=(2 + (entry + KIB) // BLOCK) * BLOCK if spares == 1 else 0,
     )
     shard = ShardSettings(
         budget_bytes=dice.choice(_BUDGETS if shape.nodes == 1 else _BUDGETS[1:]),

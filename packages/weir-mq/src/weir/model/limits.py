@@ -166,6 +166,8 @@ LISTEN_BACKLOG = 8_192
 # The log (DESIGN §4 Log).
 LOGS_MAX = 256
 SEGMENT_BYTES_DEFAULT = 64 * MIB
+#: Of the first segment of a new log: a node that nobody uses takes no more.
+FIRST_SEGMENT_BYTES = 2 * BATCH_BYTES_MAX
 
 # What nodes write, and read: a set writes nothing of a level before each of its nodes supports it.
 FORMAT_LEVEL_FIRST = 1

@@ -27,7 +27,7 @@ from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
 from weir.host.shard_loop import EventQueue, Pace, ShardLoop
 from weir.host.trunks import RemotePeer, Trunks, nobody
-from weir.model.limits import CONNECTIONS_MAX, MIB
+from weir.model.limits import CONNECTIONS_MAX, FIRST_SEGMENT_BYTES, MIB
 from weir.server.config import Config, advertised
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.server.disk.flushes import Flushes, PositionSaver
@@ -145,6 +145,7 @@ async def hosting(
                     segment_bytes=config.log.segment_mib * MIB,
                     cache_bytes_max=config.memory.cache_mib * MIB // len(numbers),
                     spares=config.log.spares,
+                    first_segment_bytes=FIRST_SEGMENT_BYTES,
                 ),
                 positions[number],
             )

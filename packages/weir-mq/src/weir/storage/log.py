@@ -35,6 +35,8 @@ from weir.storage.segment_lifecycle import Chore, SegmentLifecycle
 
 #: What each entry is compared with: looking them up in their class takes longer than that.
 _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
+#: A new log gets its reserve once such a part of its first segment is used.
+_BEGUN_PARTS = 32
 #: Frames that no group gives to the log.
 _OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
 
@@ -184,6 +186,24 @@ class Log:
     def room_bytes(self) -> int:
         """What can still be written without a new file: the last segment's rest and the spares."""
         return self._active.limit - self.tail + self.spares.ready_bytes
+
+    @property
+    def tends_at(self) -> int:
+        """The position from which the log may need files, or have some that are full."""
+        segment = self._active.segment
+        if segment is None:
+            return 0
+        if self.spares.has_begun:
+            return segment.end
+        return segment.first + segment.size // _BEGUN_PARTS
+
+    def next_spare(self) -> Spare | None:
+        """Return a file to make ahead of its use, to be told to `spares`; None if there are enough,
+        or as long as hardly anything was written to a new log.
+        """
+        if not self.spares.has_begun and self.tail >= self.tends_at:
+            self.spares.begin()
+        return self.spares.wants()
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -372,7 +392,7 @@ class Log:
             if self.tail == staged.start:
                 staged.open(closing.name, self.tail - closing.base)
             staged.buffers.extend(closing.end_frame(self.tail))
-        name, missing = self.spares.take()
+        name, missing = self.spares.take(self.segments.next_size)
         segment = self.segments.extend(name)
         staged.open(segment.name, 0, missing)
         staged.buffers.append(pack_header(segment, self.settings.log, self.settings.system))

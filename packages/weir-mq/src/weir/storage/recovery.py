@@ -136,8 +136,11 @@ def recover(disk: Disk, settings: Settings, durable: int = 0) -> Recovered:
     used = (*scan.live, *(one.segment for one in copies.segments))
     names = there.union(segment.name for segment in used)
     numbers = [number for n in names if (number := segment_number(n)) is not None]
-    segments = Segments(scan.live, settings.segment_bytes)
-    spares = SpareFiles(kept, numbers, settings.segment_bytes, settings.spares)
+    # Where files of an earlier life wait, the first segment of all takes one of them.
+    small = settings.first_segment_bytes if not kept else 0
+    is_new = small > 0 and (not scan.live or scan.live[-1].size < settings.segment_bytes)
+    segments = Segments(scan.live, settings.segment_bytes, small)
+    spares = SpareFiles(kept, numbers, settings.segment_bytes, settings.spares, is_new)
     if found is not None and found.lost_at and found.durable < scan.tail:
         # Else a later tail could lie below the place where frames were lost.
         found = _again(disk, replace(found, durable=scan.tail))

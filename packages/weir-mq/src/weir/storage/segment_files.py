@@ -6,6 +6,9 @@ is a spare as it lies: its blocks are written, and its frames are of an earlier 
 next use's, so none of them will exist then. Its old header does no harm meanwhile: the checkpoint
 names the file no more.
 
+A new log takes little: its first segment may be smaller than those that follow, and it has no
+spares until a part of that is used.
+
 A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
 now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
 zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits; so
@@ -43,6 +46,9 @@ class Settings:
     cache_bytes_max: int = CACHE_BYTES_DEFAULT
     #: Files kept ready, so that a roll and a full disk find room (DESIGN §4: two in reserve).
     spares: int = 2
+    #: The size of the first segment of a new log, which has no files in reserve while it has hardly
+    #: begun that; 0 for a log that begins with a whole segment and its reserve.
+    first_segment_bytes: int = 0
 
     def validate(self) -> None:
         """Raise `BadSettings` where the log could not keep its promises."""
@@ -51,28 +57,35 @@ class Settings:
                 f"segment_bytes is {self.segment_bytes:,}: give a multiple of {BLOCK:,}"
             )
         # A segment holds its header, the mark that begins a flush, and its END, besides entries.
-        least = max(
-            _ENTRIES_PER_SEGMENT_MIN * self.entry_bytes_max,
-            BLOCK + frame_size(self.entry_bytes_max) + 2 * SMALL_FRAME,
-        )
+        least_first = BLOCK + frame_size(self.entry_bytes_max) + 2 * SMALL_FRAME
+        least = max(_ENTRIES_PER_SEGMENT_MIN * self.entry_bytes_max, least_first)
         if self.entry_bytes_max < 1 or self.segment_bytes < least:
             raise BadSettings(
                 f"segment_bytes is {self.segment_bytes:,}: with entries of up to "
                 f"{self.entry_bytes_max:,} bytes it must be at least {least:,}; raise it, or lower "
                 "entry_bytes_max"
             )
+        first = self.first_segment_bytes
+        if first and (first % BLOCK or not least_first <= first <= self.segment_bytes):
+            raise BadSettings(
+                f"first_segment_bytes is {first:,}: give a multiple of {BLOCK:,} from "
+                f"{least_first:,} to {self.segment_bytes:,}, or 0"
+            )
 
 
 class Segments:
     """Segments in use, ordered by base position; those that nobody needs any more are left out."""
 
-    __slots__ = ("_bases", "_row", "_size", "copies", "ends", "pins")
+    __slots__ = ("_bases", "_first_size", "_row", "_size", "copies", "ends", "pins")
 
-    def __init__(self, row: Iterable[Segment], size: int) -> None:
-        """Take the segments in order, and the size of new ones."""
+    def __init__(self, row: Iterable[Segment], size: int, first_size: int = 0) -> None:
+        """Take the segments in order, and the size of new ones; the first of all has `first_size`,
+        if that is not 0.
+        """
         self._row = list(row)
         self._bases = [segment.base for segment in self._row]
         self._size = size
+        self._first_size = first_size or size
         #: Class segments, ordered by base, and the byte of each file where its frames end.
         self.copies: list[Segment] = []
         self.ends: dict[str, int] = {}
@@ -106,11 +119,16 @@ class Segments:
         at = self._bases.index(segment.base)
         del self._row[at], self._bases[at]
 
+    @property
+    def next_size(self) -> int:
+        """The size of the segment that is added next."""
+        return self._size if self._row else self._first_size
+
     def extend(self, name: str) -> Segment:
         """Add a segment in file `name` at the end of the row."""
         generation = self.last.generation + 1 if self._row else 1
         base = self.last.end if self._row else 0
-        segment = Segment(name, generation, base, self._size)
+        segment = Segment(name, generation, base, self.next_size)
         self._row.append(segment)
         self._bases.append(base)
         return segment
@@ -149,14 +167,23 @@ class SpareFiles:
         "_unasked",
         "_wanted",
         "awaited",
+        "has_begun",
     )
 
-    def __init__(self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int) -> None:
-        """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names."""
+    def __init__(
+        self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int,
+        is_new: bool = False,
+    ) -> None:  # fmt: skip
+        """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names. A
+        log that `is_new` wants no files ahead until `begin`.
+        """
         self._number = max(numbers, default=0)
         self._size = size
         #: How many are kept under load, and how many now.
-        self._wanted = self._target = wanted
+        self._wanted = wanted
+        self._target = 0 if is_new else wanted
+        #: Whether files are made ahead of their use.
+        self.has_begun = not is_new
         self._ready: list[str] = []
         #: Files of an earlier life that are not zeroed yet: to be asked for, and free to be taken.
         self._unasked = list(old)
@@ -174,6 +201,10 @@ class SpareFiles:
     def ready_bytes(self) -> int:
         """The bytes of all files that are ready."""
         return len(self._ready) * self._size
+
+    def begin(self) -> None:
+        """Make files ahead of their use from now on, as many as are wanted."""
+        self.has_begun, self._target = True, self._wanted
 
     def wants(self) -> Spare | None:
         """Return a file to make or to zero, then to be told to `made` or `failed`; None if enough.
@@ -226,14 +257,16 @@ class SpareFiles:
         enough to keep: a roll takes it, and the next is made before the next roll.
         """
         if self._lately <= 1:
-            self._target = min(self._wanted, 1)
+            self._target = min(self._target, 1)
         kept = self._target + min(max(self._taken, self._taken_before), self._lately)
         self._lately = 0
         self._ready, surplus = self._ready[:kept], self._ready[kept:]
         return surplus
 
-    def take(self) -> tuple[str, Spare | None]:
-        """Return the file to use next, and how to make it first if none waits here."""
+    def take(self, size: int = 0) -> tuple[str, Spare | None]:
+        """Return the file to use next, and how to make it first if none waits here: of `size`
+        bytes, if that is not 0.
+        """
         self._taken += 1
         self._lately += 1
         if self._lately > 1:
@@ -249,7 +282,7 @@ class SpareFiles:
                 # Another one beside it might be one too many for the disk.
                 self.awaited.add(name)
                 return name, None
-        missing = self._plan()
+        missing = self._plan(size)
         return missing.name, missing
 
     def lend(self) -> tuple[str, Spare | None]:
@@ -260,6 +293,6 @@ class SpareFiles:
         missing = self._plan()
         return missing.name, missing
 
-    def _plan(self) -> Spare:
+    def _plan(self, size: int = 0) -> Spare:
         self._number += 1
-        return Spare(segment_name(self._number), self._size)
+        return Spare(segment_name(self._number), size or self._size)

@@ -77,7 +77,7 @@ class DiskRoom:
             self._ask()
 
     def _ask(self) -> None:
-        spare = self._log.spares.wants()
+        spare = self._log.next_spare()
         if spare is not None:
             self._asks_after_ms = self._time.monotonic_ms() + SPARE_RETRY_MS
             self._outbox.put(MakeSpare(self._log.settings.log, spare))

@@ -196,7 +196,7 @@ class Writer:
     In a crowd of devices flushes begin `CROWD_FLUSH_MS` apart, if the disk is faster.
     """
 
-    __slots__ = ("_began_ms", "_devices", "_outbox", "_rests", "_segment", "_time", "bound",
+    __slots__ = ("_began_ms", "_devices", "_outbox", "_rests", "_tends_at", "_time", "bound",
                  "checkpoints", "chores", "dirty", "groups", "log", "restored", "room",
                  "tends")  # fmt: skip
 
@@ -227,8 +227,8 @@ class Writer:
         self._devices = 0
         #: Whether the log may need more than flushes since it was asked last.
         self.tends = True
-        #: The number of the segment that the last flush ended in.
-        self._segment = -1
+        #: A flush that ends there, or behind it, has filled a segment, or begun a new log.
+        self._tends_at = 0
         self.room = DiskRoom(self.log, outbox, time)
         self.chores = Chores(opened, outbox, time, findings)
         self.checkpoints = Checkpoints(self.log, self.groups, outbox, time, checkpoint_bytes)
@@ -305,9 +305,8 @@ class Writer:
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
         self._began_ms, self._rests = None, rests
-        segment = flush.end // self.log.settings.segment_bytes
-        if segment != self._segment:  # else nothing was closed, and time tells of the rest
-            self._segment, self.tends = segment, True
+        if flush.end >= self._tends_at:  # else nothing was closed, and time tells of the rest
+            self._tends_at, self.tends = self.log.tends_at, True
         self.chores.quiet_since_ms = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
