@@ -185,6 +185,23 @@ OF_SETS = (
         WEIR_SET_FLIPS="200",
     ),
     Proof(
+        "idle",
+        "A node of one shard, then one of two, that nobody uses: the processor time and memory of "
+        "all its processes, and its part of the disk",
+        ("python", "-m", "weir_lab.bench.storage.idle"),
+        {
+            "% of a core, most": Figure("cpu_percent"),
+            "MB, one shard": Figure("uses.0.memory_mb"),
+            "MB, two shards": Figure("uses.1.memory_mb"),
+            "MB of disk, most": Figure("disk_mb"),
+        },
+        (
+            Goal("% of a core, most", "≤", 0.5),
+            Goal("MB, one shard", "≤", 60),
+            Goal("MB of disk, most", "≤", 64),
+        ),
+    ),
+    Proof(
         "idle-groups",
         "1,000 idle partitions with three replicas: the processor time and memory of the "
         "node that uses most, and the part of it that the partitions add",
