@@ -13,11 +13,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from weir.errors import WeirError
 from weir_lab.bench.harness.machine import busy_cpu_seconds
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.produce import Done
+from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.sides.side import Side
 
 Shape = Literal["produce", "consume", "both", "singles"]
@@ -69,6 +71,10 @@ class Flow(msgspec.Struct, frozen=True):
     server_us: float | None
     foreign_cores: float | None
     samples: list[tuple[float, int]]
+    #: Singles: what sent the messages, a program in C or Python clients; and, if C did, how many
+    #: messages Python clients sent a second right after it.
+    generator: Literal["c", "python"] = "python"
+    python_per_s: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -104,16 +110,37 @@ class Sink:
             self.complete.set()
 
 
-async def flow(
-    side: Side, topic: str, shape: Shape, counts: Sequence[int], size: int, deadline_s: float
+async def singles(
+    side: Side, topic: str, counts: Sequence[int], size: int, deadline_s: float, behind: str
 ) -> Flow:
-    """Send `counts[p]` messages as producer p, receive and check all of them.
+    """Have lone producers send to `topic` by the program in C, if that can be, and then as many
+    messages to the topic `behind` by Python clients. Raises what `flow` does.
+    """
+    crew = side.lockstep(topic, counts, size, deadline_s)
+    if crew is None:
+        return await flow(side, topic, "singles", counts, size, deadline_s)
+    done = await flow(side, topic, "singles", counts, size, deadline_s, crew)
+    if not done.clean:
+        return done
+    python = await flow(side, behind, "singles", counts, size, deadline_s)
+    if not python.clean:
+        return python
+    return replace(done, generator="c", python_per_s=python.messages_per_s)
+
+
+async def flow(
+    side: Side, topic: str, shape: Shape, counts: Sequence[int], size: int, deadline_s: float,
+    crew: Crew[Done] | None = None,
+) -> Flow:  # fmt: skip
+    """Send `counts[p]` messages as producer p, receive and check all of them. `crew` sends them, if
+    it is given.
 
     Raises `FlowFailed` for what does not end within `deadline_s`, and what the sides raise.
     """
     await side.prepare(topic)
     sink = Sink(counts, size)
-    async with side.crew(topic, counts, size, deadline_s, shape == "singles") as crew:
+    crew = crew or side.crew(topic, counts, size, deadline_s, shape == "singles")
+    async with crew:
         await crew.ready()
         if shape == "both":
             async with side.consume(topic, size, sink.take) as consuming:

@@ -66,12 +66,12 @@ def compare(
     wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three nodes as weir
     is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
 
-    With shapes burst and latency each side has --rest to fill its files first, or less. With
-    --turns 5 a moment in which the disk stands still decides nothing; a peer that was twice as bad
-    as weir at its first turn has no other.
+    Shapes burst and latency give each side --rest to fill its files first. With --turns 5 one bad
+    moment decides nothing; a peer that was twice as bad as weir at its first turn has no other.
 
-    Shape singles: each connection awaits the confirm of a message before it publishes the next. A
-    run beside which other programs used more than 0.2 cores is run once more.
+    Shape singles: each connection awaits each confirm. One program in C drives weir, Redis and NATS
+    on one node, then Python clients do; without a compiler Python alone does. A run beside which
+    others used more than 0.2 cores is run once more.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -202,7 +202,7 @@ def _show(result: Comparison) -> None:
         headings.insert(4, "RECORDED")
     is_flow = result.unit == "messages/s"
     if is_flow:
-        headings[4:4] = ["SERVER US", "FOREIGN CORES"]
+        headings[4:4] = ["SENT BY", "PYTHON/S", "SERVER US", "FOREIGN CORES"]
     is_burst = result.unit == "s to the last confirm"
     if is_burst:
         headings[4:4] = ["MS BEYOND", "CONFIRM P99 MS"]
@@ -219,7 +219,11 @@ def _show(result: Comparison) -> None:
                 cells.insert(4, None if share is None else f"{share:.1%}")
             if is_flow:
                 told = [getattr(row.result, name, None) for name in ("server_us", "foreign_cores")]
-                cells[4:4] = [None if one is None else f"{one:.2f}" for one in told]
+                sent_by, per_s = (
+                    getattr(row.result, n, None) for n in ("generator", "python_per_s")
+                )
+                numbers = [None if one is None else f"{one:.2f}" for one in told]
+                cells[4:4] = [sent_by, per_s, *numbers]
             if is_burst:
                 names = ("beyond_ms", "confirm_p99_ms")
                 cells[4:4] = [getattr(row.result, name, None) for name in names]

@@ -67,6 +67,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             if words[0] == b"XGROUP":
                 streams[words[2]] = Stream()
                 writer.write(b"+OK\r\n")
+            elif words[0] == b"PING":
+                writer.write(b"+PONG\r\n")
             elif words[0] == b"XADD":
                 writer.write(await added(words))
             elif words[0] == b"XACK":

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from weir_lab.bench import burst, latency
 from weir_lab.bench.comparison.round import Round, Rule, Say, line, play
-from weir_lab.bench.flow import FlowFailed, flow, shared_out
+from weir_lab.bench.flow import FlowFailed, flow, shared_out, singles
 from weir_lab.bench.flow import Shape as FlowShape
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.open_files import allow_connections
@@ -240,6 +240,12 @@ async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, f
     shape: FlowShape = "both" if settings.shape == "timeliness" else settings.shape
     messages = await _enough(side, settings, shape, amount)
     counts = shared_out(messages, amount)
+    if shape == "singles":
+        names = topic_name(98), topic_name(99)
+        done = await singles(
+            side, names[0], counts, settings.size, settings.deadline_s, behind=names[1]
+        )
+        return done, done.messages_per_s
     done = await flow(side, topic_name(99), shape, counts, settings.size, settings.deadline_s)
     return done, done.messages_per_s
 

@@ -14,6 +14,7 @@ from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB
 from weir.testing.nodes import NodeFailed, Serving, running_node, running_set
+from weir_lab.bench.harness.lockstep import OWN, in_lockstep
 from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, Plan
@@ -74,6 +75,7 @@ class Own:
         self.folder = node.folder
         self.node = node
         self.url = url or node.url
+        self._alone = replicas == 1
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that the node's processes have used, in seconds."""
@@ -116,6 +118,12 @@ class Own:
                 for number in range(processes)
             ]
         )
+
+    def lockstep(
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float
+    ) -> Crew[Done] | None:
+        """Return lone producers in C, of a single node."""
+        return in_lockstep(OWN, self.port, topic, counts, size, timeout_s) if self._alone else None
 
     @asynccontextmanager
     async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[Receiving]:

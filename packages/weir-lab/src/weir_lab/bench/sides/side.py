@@ -62,6 +62,13 @@ class Side(Protocol):
         that are `lone` send message by message, and await each before the next.
         """
 
+    def lockstep(
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float
+    ) -> Crew[Done] | None:
+        """Return lone producers whose messages a program in C sends: see `weir_lab.bench.lockstep`.
+        None where there is no compiler, or the program cannot speak to this side.
+        """
+
     def consume(self, topic: str, size: int, take: Take) -> AbstractAsyncContextManager[Consuming]:
         """Return a consumer that hands to `take` all there is from the beginning on."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from weir_lab.bench.harness.lockstep import in_lockstep
 from weir_lab.bench.harness.machine import family_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done
@@ -79,6 +80,12 @@ class Rival:
             for number in range(processes)
         ]
         return Crew("weir_lab.bench.sides.peers.produce", plans, Done)
+
+    def lockstep(
+        self, topic: str, counts: Sequence[int], size: int, timeout_s: float
+    ) -> Crew[Done] | None:
+        """Return lone producers in C, where the program speaks the peer's dialect."""
+        return in_lockstep(self.label, self.port, topic, counts, size, timeout_s)
 
     @asynccontextmanager
     async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[RivalConsuming]:
