@@ -41,6 +41,7 @@ from weir.model.ids import partition_of
 from weir.model.limits import (
     DEDUPE_HORIZON_MS,
     ENTRY_BYTES_MAX,
+    TAG_RUN_BYTES,
 )
 from weir.order.clock import HybridClock, Time, milliseconds_of
 from weir.protocol.client.messages import Confirm, Level, Produce
@@ -337,9 +338,12 @@ class Appender:
     def _joins(self, last: BatchRecord, size: int) -> bool:
         """Whether the next batch shares an entry with `last`; a chunk never does, so that
         references to entries are references to chunks, nor a part of a scattering, so that what is
-        undecided, or void, is whole entries.
+        undecided, or void, is whole entries. A long entry ends where the tags change: readers of
+        some tags pass over whole entries.
         """
         following = self.staged[0]
+        if size >= TAG_RUN_BYTES and set(following.record.tags) != set(last.tags):
+            return False
         alone = _is_alone(last) or _is_alone(following.record)
         return not alone and size + following.record.stored <= self._entry_bytes_max
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
+from weir.broker.produce import appender
 from weir.errors import (
     BadChecksum,
     BadRequest,
@@ -247,3 +248,38 @@ def test_large_batches_stand_alone_and_small_ones_share_an_entry(ready: Any) -> 
     rig.settle()
     assert dict(rig.replies[1])[asked].offset == 2
     assert partition.group.node.log.last_index - before == 1
+
+
+@pytest.mark.parametrize(
+    ("tags", "size", "entries"),
+    [
+        (["a", "a", "b", "b"], 2_500, [2, 2]),  # a long run ends
+        (["a", "b", "a", "b"], 2_500, [2, 2]),  # two of them are long, whatever they have
+        (["a", "b", "a", "b"], 500, [4]),
+        (["a", "a", "a", None], 2_500, [3, 1]),
+        ([None, None, None, None], 2_500, [4]),
+    ],
+)
+def test_a_long_entry_ends_where_the_tags_change(
+    ready: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tags: list[str | None],
+    size: int,
+    entries: list[int],
+) -> None:
+    monkeypatch.setattr(appender, "TAG_RUN_BYTES", 4_000)  # the log takes no entries so long
+    rig, info, grant = ready
+    group = next(iter(rig.shard.topics.partitions())).group
+    before = group.node.log.last_index
+    value = bytes(size)
+    rig.ask(
+        1,
+        *(
+            rig.batch(info, grant, n, value, tags=None if tag is None else [tag])
+            for n, tag in enumerate(tags)
+        ),
+    )
+    rig.settle()
+    offsets = [group.log.reader.cut_by_offset(group.id, at)[0] for at in range(len(tags))]
+    indexes = range(before + 1, before + 1 + len(entries))
+    assert offsets == [at for at, n in zip(indexes, entries, strict=True) for _ in range(n)]
