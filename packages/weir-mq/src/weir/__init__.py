@@ -66,8 +66,9 @@ if TYPE_CHECKING:
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import Receipt
     from weir.client.producer.sender import ProducerOptions
+    from weir.client.reader.options import ReaderOptions
     from weir.client.reader.positions import at, last
-    from weir.client.reader.reader import Reader, ReaderOptions
+    from weir.client.reader.reader import Reader
     from weir.client.sync import client as sync
     from weir.errors import Reject
     from weir.model.batch import Batch
@@ -90,7 +91,7 @@ else:
         "Producer": "weir.client.producer.producer",
         "ProducerOptions": "weir.client.producer.sender",
         "Reader": "weir.client.reader.reader",
-        "ReaderOptions": "weir.client.reader.reader",
+        "ReaderOptions": "weir.client.reader.options",
         "Receipt": "weir.client.producer.receipts",
         "Reject": "weir.errors",
         "at": "weir.client.reader.positions",

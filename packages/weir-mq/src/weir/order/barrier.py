@@ -88,6 +88,8 @@ class _Member:
     end: int = NO_BOUND
     #: The highest barrier that was reported and may be used.
     reached: int = 0
+    #: Whether the domain's barrier does without it for now.
+    is_left: bool = False
 
     @property
     def bound(self) -> int:
@@ -101,6 +103,9 @@ class Roster:
     least of them, and a partition that nobody reports keeps its last value.
 
     A register of T says that all that is ever stamped at or below T of its partition is here.
+
+    Where order is best effort, one that is silent is left (TOC S3.2): the others' barrier goes on
+    without it, and it counts again once its register has come up to that.
     """
 
     __slots__ = ("_frontier", "_members")
@@ -136,6 +141,26 @@ class Roster:
             if self._frontier is not None and self._frontier[1] == partition:
                 self._frontier = None
             member.reached = stamp
+            if member.is_left and member.bound >= self.barrier:
+                member.is_left = False
+                self._frontier = None
+
+    def leave(self, partition: int) -> bool:
+        """Do without a partition that holds the barrier back, until it is at the barrier again;
+        False where no other one is further.
+        """
+        member = self._members[partition]
+        others = (one for one in self._members.values() if one is not member and not one.is_left)
+        if member.is_left or all(one.bound <= member.bound for one in others):
+            return False
+        member.is_left = True
+        self._frontier = None
+        return True
+
+    @property
+    def left(self) -> list[int]:
+        """The partitions that the barrier does without."""
+        return [partition for partition, member in self._members.items() if member.is_left]
 
     def register(self, partition: int) -> int:
         """All that is ever stamped at or below it is here, of one partition."""
@@ -149,7 +174,8 @@ class Roster:
         stamp behind it; of those in front of it, all that is stamped so is here.
         """
         if self._frontier is None:
-            bounds = ((member.bound, p) for p, member in self._members.items())
+            counted = ((p, one) for p, one in self._members.items() if not one.is_left)
+            bounds = ((member.bound, p) for p, member in counted)
             barrier, partition = min(bounds, default=(0, -1))
             self._frontier = barrier + 1, partition
         return self._frontier
@@ -164,7 +190,41 @@ class Roster:
         barrier = self.barrier
         if barrier == NO_BOUND:
             return []
-        return [p for p, member in self._members.items() if member.bound == barrier]
+        members = self._members.items()
+        return [p for p, one in members if one.bound == barrier and not one.is_left]
+
+
+class Silence:
+    """Since when each partition that is waited for has told nothing new, in seconds."""
+
+    __slots__ = ("_patience", "_since", "late")
+
+    def __init__(self, patience: float) -> None:
+        """Be patient for so many seconds."""
+        self._patience = patience
+        self._since: dict[int, tuple[int, float]] = {}
+        #: How many messages came too late of those that were left.
+        self.late = 0
+
+    def begin(self) -> None:
+        """Somebody waits from now on."""
+        self._since.clear()
+
+    def look(self, roster: Roster, now: float) -> tuple[list[int], float]:
+        """Return those that hold the barrier back and are silent by `now`, and in how many seconds
+        the next one may be.
+        """
+        silent, rest = list[int](), self._patience
+        for partition in roster.behind():
+            register = roster.register(partition)
+            known, since = self._since.get(partition, (-1, now))
+            if known != register:
+                self._since[partition] = register, now
+            elif now - since >= self._patience:
+                silent.append(partition)
+            else:
+                rest = min(rest, since + self._patience - now)
+        return silent, rest
 
 
 class Merged(NamedTuple, Generic[Item]):
@@ -209,6 +269,8 @@ class Merge(Generic[Item]):
         self._inputs = {partition: _Input(offset) for partition, offset in start.items()}
         self._heap: list[tuple[int, int, int, int, Item]] = []
         self._highest = 0
+        #: The place of what was taken last.
+        self._taken = (0, -1)
 
     def add(self, partition: int, offset: int) -> None:
         """Take a partition that joined the roster, from `offset` on."""
@@ -238,6 +300,12 @@ class Merge(Generic[Item]):
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._inputs
+
+    def is_late(self, partition: int, stamp: int) -> bool:
+        """Whether a batch would lie in front of what was taken. That comes of a partition alone
+        that was left (`Roster.leave`): it is not pushed, but skipped.
+        """
+        return (stamp, partition) < self._taken
 
     def push(
         self, partition: int, stamp: int, offset: int, behind: int, size: int, item: Item
@@ -301,4 +369,6 @@ class Merge(Generic[Item]):
             merged = Merged(*heapq.heappop(heap))
             self._inputs[merged.partition].held -= merged.size
             taken.append(merged)
+        if taken:
+            self._taken = taken[-1][:2]
         return taken

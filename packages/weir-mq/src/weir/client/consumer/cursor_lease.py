@@ -23,7 +23,8 @@ from weir.client.core.delivered_batches import Delivered
 from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
 from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import LONG_POLL
-from weir.client.reader.reader import Reader, ReaderOptions
+from weir.client.reader.options import ReaderOptions
+from weir.client.reader.reader import Reader
 from weir.errors import OffsetOutOfRange, StaleGrant
 from weir.model.batch import Columns
 from weir.model.ids import Address

@@ -12,22 +12,20 @@ from collections import deque
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol
 
-from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_number
 from weir.client.connection.metadata import Places, watch
 from weir.client.connection.network_client import NetworkClient
-from weir.client.core.delivered_batches import Delivered, Pick
+from weir.client.core.delivered_batches import Delivered
 from weir.client.reader.fetcher import (
     EMPTY_PAUSE,
     FetchBuffer,
@@ -37,20 +35,20 @@ from weir.client.reader.fetcher import (
     Replicas,
     loaded,
 )
-from weir.client.reader.positions import Barriers, Begin, End, Span, Start, Until, begin_of, end_of
+from weir.client.reader.options import BEST_EFFORT, SILENT_AFTER, ReaderOptions, ReadingOrder
+from weir.client.reader.positions import Barriers, Span, begin_of, end_of
 from weir.errors import (
-    BadRequest,
     Disconnected,
     Overloaded,
+    Refused,
     Unavailable,
     UnknownOpcode,
     WeirError,
 )
-from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
+from weir.model.limits import MIB
 from weir.model.message import Message
-from weir.model.topic import Order, check_order
-from weir.order.barrier import NO_BOUND, Barrier, Merge, Roster
-from weir.order.clock import STAMP_MAX
+from weir.model.topic import check_order
+from weir.order.barrier import NO_BOUND, Barrier, Merge, Roster, Silence
 from weir.protocol.client import messages as m
 
 #: What all partitions together may hold that waits for the barrier; as much may wait for the user.
@@ -95,6 +93,8 @@ class _Subscription:
     awaited: dict[tuple[int, int], None] = field(default_factory=dict)
     #: How many partitions are known to have ended.
     ended: int = 0
+    #: By partition, when something of it came.
+    heard: dict[int, float] = field(default_factory=dict)
     #: The partition of which something came last: its leader is asked for barriers.
     latest: int | None = None
 
@@ -127,19 +127,22 @@ class TotalOrder:
         begins: Mapping[int, int],
         span: Span,
         grows: bool,
+        patience: float | None = None,
     ) -> None:
         """Read each partition from `begins` on, up to where `span` ends. If it `grows`, partitions
         that are added later join `span` before anything of them comes; else they are not read.
+
+        After `patience` seconds, if there is any, in which what was received waits for a partition
+        that tells nothing new, the order goes on without it.
         """
         self._fetcher = fetcher
         self._barriers = barriers
+        self._silence = None if patience is None else Silence(patience)
         self._span = span
         self._grows = grows
         self._merge: Merge[_Held] = Merge(Roster(begins), begins, room_for(len(begins)))
         #: By partition, up to where it was received, with nothing behind what was handed out.
         self._passed: dict[int, int] = {}
-        #: By partition, when something of it came.
-        self._heard: dict[int, float] = {}
         self._rooms = {partition: asyncio.Event() for partition in begins}
         self._news = asyncio.Event()
         self._waits = asyncio.Event()
@@ -156,8 +159,15 @@ class TotalOrder:
         if grows:
             self._begin(partial(watch, fetcher.places, len(begins), self._grown))
 
+    @property
+    def late(self) -> int:
+        """How many messages came too late for the order: they are not handed out."""
+        return 0 if self._silence is None else self._silence.late
+
     async def take(self) -> ReadyBatches | None:
         """Return what comes next, None at the end; raise what a puller raised."""
+        if self._silence is not None:
+            self._silence.begin()  # while nobody takes, nobody waits
         while (ready := self._let_out()) is None:
             if self._error is not None:
                 raise self._error
@@ -166,9 +176,23 @@ class TotalOrder:
             self._news.clear()
             if self._merge.highest:
                 self._waits.set()
-            await self._news.wait()
+            await self._wait_for_news()
         self._waits.clear()
         return ready
+
+    async def _wait_for_news(self) -> None:
+        """Return once there are some, or what is held goes on without a silent partition."""
+        if self._silence is None or not self._merge.highest:
+            await self._news.wait()
+            return
+        loop, roster = asyncio.get_running_loop(), self._merge.roster
+        silent, rest = self._silence.look(roster, loop.time())
+        for partition in silent:
+            if roster.leave(partition):
+                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(rest):
+                await self._news.wait()
 
     async def close(self) -> None:
         """End every puller."""
@@ -203,10 +227,13 @@ class TotalOrder:
                 return  # whoever follows a topic waits on for its other partitions
             try:
                 portion = await self._fetcher.fetch(partition, position, end)
-            except WeirError:
+            except WeirError as error:
                 if self._has_ended(partition, position):  # it may well have no leader any more
                     return
-                raise
+                if not self._outlives(error):
+                    raise
+                await asyncio.sleep(_REST)
+                continue
             await self._learn(portion.partitions)
             self._take_in(portion)
             if portion.over:
@@ -227,13 +254,16 @@ class TotalOrder:
             behind = delivered[at].offset if at < len(delivered) else portion.next_offset
             header = part.batch.header
             merge.skip(partition, part.offset)
+            if self._silence is not None and merge.is_late(partition, header.stamp):
+                self._refuse(part, behind)
+                continue
             held = _Held(part, behind)
             merge.push(partition, header.stamp, part.offset, behind, header.total_size, held)
             self._passed.pop(partition, None)
         if delivered:
             self._subscription.latest = partition
             self._stand(partition)
-            self._heard[partition] = asyncio.get_running_loop().time()
+            self._subscription.heard[partition] = asyncio.get_running_loop().time()
         if portion.next_offset > merge.next(partition):
             merge.skip(partition, portion.next_offset)
             self._passed[partition] = portion.next_offset
@@ -241,6 +271,22 @@ class TotalOrder:
         if portion.barrier:
             merge.barrier(partition, Barrier(portion.barrier, portion.committed))
         self._news.set()
+
+    def _refuse(self, part: Delivered, behind: int) -> None:
+        """Count what would lie in front of what was handed out; a position behind it is kept."""
+        wanted = self._span.pick.wanted(part)
+        if self._silence is not None and wanted is not None:
+            self._silence.late += len(wanted)
+        self._merge.skip(part.partition, behind)
+        self._passed[part.partition] = behind
+
+    def _outlives(self, error: WeirError) -> bool:
+        """Whether the others are read on while a partition, or what tells of all, cannot be asked:
+        where order is best effort, as long as nothing else ends.
+        """
+        if self._silence is None or self._span.ends is not None:
+            return False
+        return isinstance(error, Disconnected) or (isinstance(error, Refused) and error.retryable)
 
     def _let_out(self) -> ReadyBatches | None:
         """Return all that nothing can come in front of; None if that is nothing."""
@@ -271,7 +317,14 @@ class TotalOrder:
             began = loop.time()
             # Who sent the news is awake, and gets the question together with the next fetch.
             latest = self._subscription.latest
-            told = await self._barriers.ask(self._merge.highest, partition=latest)
+            try:
+                told = await self._barriers.ask(self._merge.highest, partition=latest)
+            except WeirError as error:
+                if not self._outlives(error):
+                    raise
+                self._subscription.latest = None
+                await asyncio.sleep(_REST)
+                continue
             if not told.reached and self._subscription.latest == latest:
                 self._subscription.latest = (
                     None  # it may be cut off from the others: ask where one is at home
@@ -356,7 +409,9 @@ class TotalOrder:
         until then, what he sends next is likely to say more than an answer would.
         """
         behind = self._merge.roster.behind()
-        heard = min((self._heard.get(partition, 0.0) for partition in behind), default=0.0)
+        heard = min(
+            (self._subscription.heard.get(partition, 0.0) for partition in behind), default=0.0
+        )
         return heard + ASK_EVERY - asyncio.get_running_loop().time()
 
     async def _apply(self, told: m.Barriers) -> None:
@@ -407,53 +462,6 @@ class TotalOrder:
         self._begin(partial(self._learn, max(partitions) + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderOptions:
-    """What to read: see `Client.reader`."""
-
-    start: Start = "earliest"
-    partitions: Sequence[int] | None = None
-    max_bytes: int = 4 * MIB
-    follow: bool = True
-    until: Until | None = None
-    key: bytes | str | Sequence[bytes | str] | None = None
-    tag: str | Sequence[str] | None = None
-    #: A larger value, which lies in chunks, is not loaded: its message streams it.
-    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
-    #: What has one order: each "partition", all together ("total"), or None: as the topic says.
-    order: Order | None = None
-    read_from: ReadFrom = "leader"
-
-    def check(self) -> None:
-        """Raise `BadRequest` for options that cannot work."""
-        whole_number("max_bytes", self.max_bytes, 1, FETCH_BYTES_MAX)
-        whole_number("value_bytes_max", self.value_bytes_max, 0)
-        if self.partitions is not None and not self.partitions:
-            raise BadRequest("partitions=[]: name at least one, or leave it out for all")
-        numbers = [] if self.partitions is None else self.partitions
-        if not isinstance(numbers, Collection) or not all(
-            isinstance(number, int) and number >= 0 for number in numbers
-        ):
-            raise BadRequest(f"partitions={numbers!r}: give a list of numbers from 0 on")
-        if self.order is not None:
-            check_order(self.order)
-        check_choice("read_from", self.read_from, ReadFrom)
-
-    def pick(self, begin: Begin, end: End | None) -> Pick:
-        """Return which messages are wanted. Raises `BadRequest`."""
-        keys = [self.key] if isinstance(self.key, bytes | str) else self.key
-        tags = [self.tag] if isinstance(self.tag, str) else self.tag
-        for name, wanted in (("key", keys), ("tag", tags)):
-            if not isinstance(wanted, Collection | None):
-                raise BadRequest(f"{name}={wanted!r}: give one, or a list of them")
-        return Pick(
-            None if keys is None else map(key_bytes, keys),
-            tags,
-            begin.stamp,
-            STAMP_MAX if end is None else end.stamp,
-        )
-
-
 class _BatchSource(Protocol):
     """Whatever gives batches in the order in which they are handed out."""
 
@@ -483,7 +491,8 @@ class Reader:
         #: By partition, the offset behind the last committed message, as of the last fetch.
         self.committed = self._span.committed
         #: "partition" or "total", once it is open.
-        self.order: Order | Literal[""] = options.order or ""
+        self.order: ReadingOrder | Literal[""] = options.order or ""
+        self._late = 0
         self._network = network
         self._options = options
         self._source: _BatchSource | None = None
@@ -491,6 +500,12 @@ class Reader:
         self._rest: deque[Delivered] = deque()
         self._delivered: Delivered | None = None
         self._messages: Iterator[Message] | None = None
+
+    @property
+    def late(self) -> int:
+        """How many messages came too late for an order of best effort, and were left out."""
+        source = self._source
+        return self._late + (source.late if isinstance(source, TotalOrder) else 0)
 
     async def open(self) -> Reader:
         """Fill `positions`, and begin to fetch; `async with` and the first iteration do it too.
@@ -504,6 +519,8 @@ class Reader:
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
         source, self._source = self._source, None
+        if isinstance(source, TotalOrder):
+            self._late += source.late
         self._ready = self._delivered = self._messages = None
         self._rest.clear()
         if source is not None:
@@ -594,7 +611,8 @@ class Reader:
         options, span = self._options, self._span
         places = await Places.find(self._network, self.topic)
         self.order = options.order or check_order(places.order)
-        barriers = Barriers(self._network, places) if self.order == "total" else None
+        merges = self.order != "partition"
+        barriers = Barriers(self._network, places) if merges else None
         mine = await span.ask(self._network, places, options.partitions, barriers)
         replicas = None
         if options.read_from == "any":
@@ -607,7 +625,8 @@ class Reader:
         grows = options.partitions is None and span.ends is None
         if barriers is not None:
             begins = {partition: span.positions[partition] for partition in mine}
-            self._source = TotalOrder(fetcher, barriers, begins, span, grows)
+            patience = SILENT_AFTER if self.order == BEST_EFFORT else None
+            self._source = TotalOrder(fetcher, barriers, begins, span, grows, patience)
             return self._source
         buffer = self._source = FetchBuffer(
             partial(self._pull, fetcher, partition) for partition in mine
