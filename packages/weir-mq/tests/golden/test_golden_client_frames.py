@@ -132,6 +132,31 @@ def test_fetches_and_their_answers_of_an_earlier_release_are_read() -> None:
     assert decode_reply(frame) == m.Fetched(address, 1000, 1010, 2000, (), 2, 4, (), False)
 
 
+def test_clusters_with_tags_have_these_bytes() -> None:
+    """Without tags, the golden frames hold them as earlier releases know them."""
+    address = Address(3, 1, 65538, 2)
+    opens = m.OpenCluster(address, "c", Mode.SHARED, ("", "a"))
+    pull = m.Pull(address, "c", 5, 6, 7, 8, Mode.SHARED, None, ("a",))
+    listed = admin.ClusterList(1, 9, [], (), (("c", ("", "a")),))
+    opened = m.ClusterIsOpen(("", "a"))
+    asked = [
+        (opens, "0200170011000000090000000000000094940301ce0001000202a1630092a0a161"),
+        (pull, "0200120015000000090000000000000099940301ce0001000202a1630506070800c091a161"),
+    ]
+    for request, data in asked:
+        assert b"".join(encode_request(request, 9)).hex() == data
+        (frame,) = ClientStream().receive(bytes.fromhex(data))
+        assert decode_request(frame) == request
+    told = [
+        (listed, "020118000d000000090000000000000095010990909192a16392a0a161", 24),
+        (opened, "020117000500000009000000000000009192a0a161", 23),
+    ]
+    for reply, data, opcode in told:
+        assert b"".join(encode_reply(reply, opcode, 9)).hex() == data
+        (frame,) = ClientStream().receive(bytes.fromhex(data))
+        assert decode_reply(frame) == reply
+
+
 def test_pings_and_extends_of_an_earlier_release_are_read() -> None:
     (ping,) = ClientStream().receive(bytes.fromhex("0200020001000000020000000000000090"))
     assert decode_request(ping) == m.Ping()

@@ -116,7 +116,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Decide: st.builds(
         m.Decide, ADDRESS, NATURAL, EPOCH, NATURAL, NATURAL, st.booleans(), st.sampled_from(Step)
     ),
-    m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
+    m.Pull: st.builds(
+        m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode), st.none() | RUNS, NAMES
+    ),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
     m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL, st.booleans()),
     m.TakeTurn: st.builds(m.TakeTurn, ADDRESS, TEXT, VECTOR, NATURAL, NATURAL),
@@ -126,7 +128,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
-    m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode)),
+    m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode), NAMES),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
@@ -382,7 +384,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     m.Moved: (opcode_of(m.MoveCursor), st.builds(m.Moved, NATURAL)),
     m.Extended: (opcode_of(m.Extend), st.builds(m.Extended, NATURAL)),
     m.Withdrawn: (opcode_of(m.Withdraw), st.builds(m.Withdrawn)),
-    m.ClusterIsOpen: (opcode_of(m.OpenCluster), st.builds(m.ClusterIsOpen)),
+    m.ClusterIsOpen: (opcode_of(m.OpenCluster), st.builds(m.ClusterIsOpen, NAMES)),
     m.Refusal: (opcode_of(m.Fetch), st.builds(m.Refusal, SMALL, TEXT, INT64)),
     m.Fetched: (
         opcode_of(m.Fetch),

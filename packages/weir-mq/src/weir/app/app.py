@@ -130,6 +130,7 @@ class _One:
             lease=one.lease,
             max_messages=one.max_messages,
             max_work=None,
+            tags=one.tags,
         ).open()
 
         async def buried(message: Message, attempts: int, reason: str) -> None:
@@ -261,6 +262,7 @@ class App:
         lease: str | float = LEASE,
         timeout: str | float | None = TIMEOUT,
         inbox: Inbox | None = None,
+        tags: str | Sequence[str] | None = None,
     ) -> Callable[[H], H]:
         """Let the decorated function handle a topic's messages as a consumer of a cluster.
 
@@ -279,7 +281,8 @@ class App:
         one after the other; "ordered" those of a partition. At most `concurrency` are handled at
         once (16; of an ordered cluster 1). `lease` is extended while a message is handled: it is
         how long others wait for the messages of a machine that vanished. A handler that runs longer
-        than `timeout` has failed. Old rows of `inbox` are deleted.
+        than `timeout` has failed. Old rows of `inbox` are deleted. `tags`, which the cluster keeps:
+        only messages with one of them, "" for those without.
 
         Raises `ValueError`, `TypeError`, `BadName` and `BadRequest` for bad arguments.
         """
@@ -292,7 +295,7 @@ class App:
         def decorate(handler: H) -> H:
             subscription = Subscription(
                 topic, cluster, handler, policy, mode, concurrency, batch, max_messages, lease,
-                timeout, inbox, start,
+                timeout, inbox, start, tags,
             )  # fmt: skip
             for one in self._subscriptions:
                 if one.cluster == cluster and one.taken.meets(subscription.taken):

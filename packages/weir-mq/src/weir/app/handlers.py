@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from weir.client.arguments import ConsumerMode
+from weir.client.arguments import ConsumerMode, check_tags
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.subscription import Subscription as Taken
 from weir.client.consumer.subscription import Topics
@@ -71,6 +71,8 @@ class Subscription:
     timeout: str | float | None = TIMEOUT
     inbox: Inbox | None = None
     start: Start = "earliest"
+    #: The cluster takes only messages with one of these tags; None: all.
+    tags: str | Sequence[str] | None = None
     #: The topics, and where the cluster begins in them, as a consumer takes them.
     taken: Taken = field(init=False, repr=False, compare=False)
 
@@ -78,6 +80,7 @@ class Subscription:
         """Check everything now: the decorated line is where it can be mended."""
         object.__setattr__(self, "taken", Taken(self.topic, self.start))
         check_name(self.cluster, "cluster")
+        check_tags(self.tags)
         dead_letter = self.policy.dead_letter
         if dead_letter is not None and self.taken.takes(dead_letter):
             raise ValueError(

@@ -16,12 +16,12 @@ from weir.cli.output import Form, Output, line_of
 from weir.cli.record import Record
 from weir.client.arguments import ConsumerMode
 from weir.client.client import Client
+from weir.client.reader.options import ReadingOrder
 from weir.client.reader.positions import Start
 from weir.client.reader.reader import Reader
 from weir.errors import BadRequest
 from weir.model.limits import GRANT_MS_DEFAULT
 from weir.model.message import Message
-from weir.model.topic import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Sub:
     """What to take: a share of `topic` for `cluster`, which ends after `count` messages, or never.
 
     `topic` may be several, or a prefix. `mode` is "shared", "keyed" or "ordered"; a message is its
-    own for `lease` seconds. A cluster that is new begins at `start`.
+    own for `lease` seconds. A cluster that is new begins at `start`. If `tags` are given, it takes
+    only messages with one of them.
     """
 
     topic: str | Sequence[str]
@@ -40,6 +41,7 @@ class Sub:
     lease: float = GRANT_MS_DEFAULT / 1_000
     start: Start = "earliest"
     record: Record | None = None
+    tags: Sequence[str] | None = None
 
     async def take(self, client: Client, output: Output) -> None:
         """Write messages until the end; each is acked once it is written. Raises `UnknownTopic`."""
@@ -51,6 +53,7 @@ class Sub:
             start=self.start,
             mode=self.mode,
             lease=self.lease,
+            tags=self.tags,
         ) as consumer:
             async for message in consumer:
                 output.write(line(message))
@@ -78,7 +81,7 @@ class Tail:
     partition: int | None = None
     key: Sequence[bytes | str] | None = None
     tag: Sequence[str] | None = None
-    order: Order | None = None
+    order: ReadingOrder | None = None
     form: Form = Form.text
     record: Record | None = None
     hub: int | None = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import BatchReceipt, PendingMessage, Receipt
-    from weir.model.topic import Order
+    from weir.client.reader.options import ReadingOrder
 
 Delay = Annotated[
     str | None,
@@ -281,8 +281,8 @@ def tail(
     order: Annotated[
         str | None,
         typer.Option(
-            metavar="total|partition",
-            help="total: all partitions in one order. [default: the topic's]",
+            metavar="total|partition|best-effort",
+            help="total, best-effort: all partitions in one order. [default: the topic's]",
         ),
     ] = None,
     form: OutputForm = Form.text,
@@ -322,11 +322,14 @@ def tail(
         hint(f"Next: weir pub {topic} hello, or weir tail {topic} --from earliest -o json")
 
 
-def _known(order: str | None) -> Order | None:
+def _known(order: str | None) -> ReadingOrder | None:
     """Return what has one order, None for the topic's. Raises `BadRequest`."""
+    from weir.client.reader.options import BEST_EFFORT
     from weir.model.topic import check_order
 
-    return None if order is None else check_order(order)
+    if order is None or order == BEST_EFFORT:
+        return None if order is None else BEST_EFFORT
+    return check_order(order)
 
 
 class Mode(StrEnum):
@@ -354,6 +357,10 @@ def sub(
         Mode,
         typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
     ] = Mode.shared,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="Only messages with this tag; may be repeated. The cluster keeps it."),
+    ] = None,
     count: Count = None,
     form: OutputForm = Form.text,
     record: RecordFile = None,
@@ -380,7 +387,14 @@ def sub(
 
         with recording(record) as written:
             taken = Sub(
-                topics, cluster, consumer_mode(mode.value), count, form, start=where, record=written
+                topics,
+                cluster,
+                consumer_mode(mode.value),
+                count,
+                form,
+                start=where,
+                record=written,
+                tags=tag or None,
             )
             await taken.take(client, sys.stdout.buffer)
 

@@ -79,6 +79,8 @@ class Cluster:
     name: str
     shares: tuple[Share, ...]
     order: str = "partition"
+    #: The tags that its messages have, "" for none; empty: it takes all messages.
+    tags: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -141,7 +143,9 @@ def cluster_of(name: str, replies: Sequence[a.ClusterList]) -> Cluster:
     """Return one cluster out of the replies of all partitions, in their order."""
     info = next((info for info in replies[0].clusters if info.name == name), None)
     if info is None or not info.offsets:
-        return Cluster(name, tuple(_share(p, reply, name) for p, reply in enumerate(replies)))
+        tags = next((found for reply in replies for one, found in reply.tags if one == name), ())
+        parts = tuple(_share(p, reply, name) for p, reply in enumerate(replies))
+        return Cluster(name, parts, tags=tags)
     shares = []
     for partition, reply in enumerate(replies):
         offset = info.offsets[partition] if partition < len(info.offsets) else 0

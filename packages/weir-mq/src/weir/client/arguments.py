@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast, get_args, overload
@@ -23,7 +23,7 @@ import msgspec
 from weir.client.core.retries import seconds
 from weir.codec import Buffer
 from weir.errors import BadRequest, TooLarge
-from weir.model.limits import DELAY_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX
+from weir.model.limits import DELAY_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX, TAGS_PER_FETCH_MAX
 from weir.tls.dialling import SecureHost, client_files
 
 PORT = 6800
@@ -203,6 +203,19 @@ def key_bytes(key: bytes | str | None) -> bytes | None:
             raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
         return key
     raise TypeError(f"a key is bytes or text, not {type(key).__name__}: give str(key), say")
+
+
+def check_tags(tags: str | Sequence[str] | None) -> None:
+    """Raise `BadRequest` or `TooLarge` unless a cluster may take these tags alone."""
+    if tags is None:
+        return
+    given = (tags,) if isinstance(tags, str) else tags
+    if not isinstance(given, Sequence) or not given:
+        raise BadRequest(f"tags={tags!r}: give a tag or several, or leave it out for all messages")
+    if len(given) > TAGS_PER_FETCH_MAX:
+        raise BadRequest(f"tags: {len(given):,} tags; a cluster takes at most {TAGS_PER_FETCH_MAX}")
+    for tag in given:
+        check_columns(tag, None, None)
 
 
 def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes] | None) -> None:

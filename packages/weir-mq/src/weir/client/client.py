@@ -55,8 +55,9 @@ from weir.client.producer.producer import (
 )
 from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.client.quotas import Quotas
+from weir.client.reader.options import ReaderOptions, ReadingOrder
 from weir.client.reader.positions import Start, Until
-from weir.client.reader.reader import Reader, ReaderOptions
+from weir.client.reader.reader import Reader
 from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion
 from weir.client.sinks import Sink, forget, list_sinks
@@ -239,7 +240,7 @@ class Client:
         max_bytes: int = 4 * MIB,
         follow: bool = True,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
-        order: Order | None = None,
+        order: ReadingOrder | None = None,
         read_from: ReadFrom = "leader",
     ) -> Reader:
         """Return a reader of all or some partitions, of some keys or tags only if they are given.
@@ -251,8 +252,9 @@ class Client:
         passed, or {partition: offset}; it ends there, with `follow=False` or a time at today's end.
 
         `order`: "total", one order of all partitions, the same for every reader; "partition", each
-        in its own, sooner; None: as the topic has it. `read_from="any"` spreads readers over the
-        replicas of a partition.
+        in its own, sooner; None: as the topic has it. "best-effort" is "total" that does not wait
+        for a partition which tells nothing for 0.5 s: what comes of it too late is left out, and
+        counted in `Reader.late`. `read_from="any"` spreads readers over the partitions' replicas.
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ReaderOptions(
@@ -291,6 +293,7 @@ class Client:
         max_in_hand: int = 10_000,
         retry: Backoff | None = None,
         dead_letter: str | None = None,
+        tags: str | Sequence[str] | None = None,
     ) -> Consumer:
         """Return a consumer that shares the topic's messages with all others of `cluster`.
 
@@ -311,6 +314,7 @@ class Client:
         topic, it is published there after so many attempts, and what is rejected at once. At
         `max_in_hand` messages without an outcome a task that has them all is told `TooManyInHand`.
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
+        `tags`, which a cluster keeps: it takes only messages with one of them, "" for no tag.
         """
         options = ConsumerOptions(
             cluster=cluster,
@@ -325,6 +329,7 @@ class Client:
             max_in_hand=max_in_hand,
             retry=retry,
             dead_letter=dead_letter,
+            tags=tags,
         )
         consumer = Consumer(self._network, Subscription(topic, start), options, self)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]

@@ -178,6 +178,8 @@ FORMAT_LEVEL_SCHEMAS = 2
 FORMAT_LEVEL_STAGING = 3
 # From this level on there are users, roles, modes of access and quotas.
 FORMAT_LEVEL_ACCESS = 3
+#: From this level on, clusters may take some tags alone.
+FORMAT_LEVEL_FILTERS = 3
 
 # BrokerSets and their tiers (docs/how-to/tiers.md): of a system, and of one set.
 SETS_MAX = 1_024

@@ -28,7 +28,7 @@ from weir.model.columns import BytesColumn, Code, Cursor, Origins, SliceOf
 _TAG, _SLICED = int(Columns.TAG), int(Columns.SLICED)
 _PUBLICATION = int(Columns.PUBLICATION)
 #: Sent whole, or not at all: one message, or messages of another protocol.
-_WHOLE = int(Columns.CHUNK | Columns.REFERENCES | Columns.PUBLICATION | Columns.FOREIGN)
+WHOLE = int(Columns.CHUNK | Columns.REFERENCES | Columns.PUBLICATION | Columns.FOREIGN)
 #: A tag list with more tags is not read: where an entry lies says "look inside".
 _LISTED_MAX = 32
 _ROOM = bytes(HEADER_SIZE)
@@ -146,7 +146,7 @@ def part_with(batch: Batch, tags: frozenset[str], group: int, by: Gatherer | Non
     if not matching:
         return Part(b"", 0)
     header = batch.header
-    if len(matching) == len(listed) or header.columns & _WHOLE:
+    if len(matching) == len(listed) or header.columns & WHOLE:
         return Part(batch.view, 0)
     by = by or gatherer()
     column = batch.tag_column

@@ -8,23 +8,42 @@ committed, whoever leads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
 from weir.broker.consumers.modes import Pickers
-from weir.broker.consumers.picker import ANYBODY, Pick, PickerContext, PullQueue
+from weir.broker.consumers.picker import (
+    ANYBODY,
+    Pick,
+    Picker,
+    PickerContext,
+    PullQueue,
+    Run,
+    Unwanted,
+)
 from weir.broker.records.entries import Payload, of_control
-from weir.broker.records.partition import ClusterOpened, GrantsReleased, MessagesGranted
+from weir.broker.records.partition import (
+    ClusterOpened,
+    ClusterRecord,
+    FilteredClusterOpened,
+    GrantsReleased,
+    MessagesGranted,
+    UnwantedSkipped,
+)
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
+from weir.broker.runtime.filtering import matching_runs
 from weir.broker.runtime.outbox import Caller, Outbox, Wait
-from weir.broker.runtime.reads import Reads, without
+from weir.broker.runtime.reads import Reads, batches_in, without
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
 from weir.errors import BadRequest, Refused, StaleGrant, Unavailable
+from weir.model.batch import Batch
 from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
+from weir.model.slices import Part
 from weir.model.topic import Mode, check_name
 from weir.order.clock import HybridClock, Time, milliseconds_of, stamp_at
 from weir.protocol.client.messages import Granted, Pull
@@ -89,7 +108,9 @@ class Grants:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits."""
-        return any(queue.pulls or queue.watches for queue in self._queues.values())
+        return bool(self.pickers.with_unwanted()) or any(
+            queue.pulls or queue.watches for queue in self._queues.values()
+        )
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Put a pull in line, and grant what can be granted; one of no message is only told of it.
@@ -109,13 +130,14 @@ class Grants:
         queue = self._queues.get(name)
         if queue is None:
             queue = PullQueue()
-        self.check_mode(name, request.mode)
+        tags = frozenset(request.tags)
+        self.check_mode(name, request.mode, tags)
         if request.max_messages:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
         self._queues[name] = queue
-        self.pickers.begin(name, request.mode)
+        self.pickers.begin(name, request.mode, tags)
         self._members.setdefault(caller.session, set()).add(name)
         if request.begun and not (request.max_messages or request.wait_ms):
             self._begin(name, request.begun)
@@ -145,6 +167,8 @@ class Grants:
         """Grant again what expired; answer pulls whose time is up with nothing."""
         for name in list(self._queues):
             self.serve(name)
+        for name in self.pickers.with_unwanted():
+            self._tell_unwanted(name)
 
     def drain(self) -> None:
         """Answer all who wait with nothing, and grant nothing any more: the node stops."""
@@ -181,7 +205,7 @@ class Grants:
         queue.proposed.remove((pick.first, pick.behind))
         picker.granted(pick, grant)
         if grant is None:
-            self._put_back(name, queue, waiter)
+            self._put_back(name, waiter)
             return
         self._retire(name, queue)
         due_ms = self._context.time.monotonic_ms() + waiter.request.lease_ms
@@ -211,11 +235,20 @@ class Grants:
                 ahead_ms = milliseconds_of(record.stamp) - self._context.time.wall_ms()
                 # What was aborted between them is nothing to a consumer.
                 kept = without(payloads, voids) if voids else payloads
-                reply = Granted(
-                    waiter.request.address, index, record.deadline, first, some[-1][1], attempts,
-                    record.stamp, some if len(some) > 1 else (), tuple(kept), max(ahead_ms, 0),
-                )  # fmt: skip
-                self._outbox.reply(waiter.caller, reply)
+                if waiter.request.tags:
+                    wanted = frozenset(waiter.request.tags)
+                    kept, some = self._sift(record.cluster, wanted, kept, some)
+                if some:
+                    reply = Granted(
+                        waiter.request.address, index, record.deadline, some[0][0], some[-1][1],
+                        attempts, record.stamp, some if len(some) > 1 else (), tuple(kept),
+                        max(ahead_ms, 0),
+                    )  # fmt: skip
+                    self._outbox.reply(waiter.caller, reply)
+                elif record.cluster in self.pickers:
+                    self._put_back(record.cluster, waiter)
+                else:
+                    self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
             else:
                 text = f"the messages from offset {reached} on cannot be read"
                 self._outbox.refuse(waiter.caller, failure or Unavailable(text))
@@ -227,6 +260,49 @@ class Grants:
                 self.serve(record.cluster)
 
         self._context.reads.start(reading, answer)
+
+    def _sift(
+        self, name: str, wanted: frozenset[str], payloads: Sequence[Buffer], runs: Sequence[Run]
+    ) -> tuple[list[Buffer], tuple[Run, ...]]:
+        """See `_sifted`; propose that what is unwanted is done."""
+        group, slices = self._context.group.id, self._context.reads.slices
+        unwanted = self.pickers[name].unwanted if name in self.pickers else None
+        if unwanted is not None and unwanted.tags != wanted:
+            unwanted = None  # the cluster was deleted meanwhile, and another begun
+        found = _sifted(payloads, runs, wanted, partial(slices.part, group=group), unwanted)
+        if unwanted is not None:
+            self._tell_unwanted(name)
+        return found
+
+    def _tell_unwanted(self, name: str) -> bool:
+        """Propose that messages without a tag of a cluster are done; False if that cannot be."""
+        picker = self.pickers[name]
+        picker.unwanted.is_urgent = False
+        if not picker.unwanted or name in self._changing or not self._context.group.accepts:
+            return not picker.unwanted
+        runs = picker.unwanted.take()
+        try:
+            self._open_first(name, picker)
+            self._context.group.propose(of_control(UnwantedSkipped(name, runs)))
+        except Refused:
+            picker.unwanted.put_back(runs)
+            return False
+        return True
+
+    def _open_first(self, name: str, picker: Picker) -> None:
+        """Propose the mode and the tags of a cluster that has none. If it has, by an entry that is
+        not applied yet, this one changes nothing. Raises `Refused`.
+        """
+        cluster, tags = self._context.state.clusters.get(name), picker.unwanted.tags
+        if cluster is not None and cluster.mode is not None:
+            return
+        if tags:
+            opened: ClusterRecord = FilteredClusterOpened(name, picker.mode, tuple(sorted(tags)))
+        elif picker.mode is not Mode.SHARED:
+            opened = ClusterOpened(name, picker.mode)
+        else:
+            return
+        self._context.group.propose(of_control(opened))
 
     def acked(self, name: str) -> None:
         """Messages of a cluster are done; where order matters, others may be granted by that."""
@@ -269,18 +345,18 @@ class Grants:
         beginning = self._queues.keys() | self._changing.keys()
         self._limits.check_name(name, beginning)
 
-    def check_mode(self, name: str, mode: Mode) -> None:
-        """Raise `BadRequest` if a cluster has another mode."""
+    def check_mode(self, name: str, mode: Mode, tags: frozenset[str]) -> None:
+        """Raise `BadRequest` if a cluster has another mode, or other tags."""
         if name in self._context.state.cursors:
             raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
-        self.pickers.check_mode(name, mode)
+        self.pickers.check_mode(name, mode, tags)
 
-    def opens(self, name: str, mode: Mode) -> None:
+    def opens(self, name: str, mode: Mode, tags: frozenset[str]) -> None:
         """A mode is proposed for a cluster: until `resume` it is granted nothing, and nobody may
         ask for it in another mode.
         """
         self.suspend(name)
-        self.pickers.begin(name, mode)
+        self.pickers.begin(name, mode, tags)
 
     def is_changing(self, name: str) -> bool:
         """Whether a change of a cluster is under way."""
@@ -347,6 +423,8 @@ class Grants:
                 break
             if not self._grant_first(name, queue, peer, passed):
                 return
+        if picker.unwanted.is_urgent:
+            self._tell_unwanted(name)
         if queue.watches and not self._limits.is_full(name, len(queue.proposed)):
             (first, behind), told = picker.pop_watches(queue)
             for waiter in told:
@@ -379,8 +457,7 @@ class Grants:
         return self.leases.has_ended_since(name, cluster, session, came_ms)
 
     def _propose(self, name: str, queue: PullQueue, waiter: Wait[Pull], pick: Pick) -> bool:
-        picker, cluster = self.pickers[name], self._context.state.clusters.get(name)
-        group, session = self._context.group, waiter.caller.session
+        picker, session = self.pickers[name], waiter.caller.session
         stamp = self._context.clock.stamp(self._context.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
@@ -388,9 +465,8 @@ class Grants:
             self._counted(name, picker.mode, pick),
         )  # fmt: skip
         try:
-            if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
-                opened = ClusterOpened(name, picker.mode)
-                group.propose(of_control(opened))  # if it was there, it changes nothing
+            self._open_first(name, picker)
+            self._tell_unwanted(name)
             self._promised.propose(of_control(record), (waiter, pick))
         except Refused as error:
             picker.gave_up(pick)
@@ -427,8 +503,9 @@ class Grants:
         if not found:
             raise StaleGrant("the reported messages are nobody's any more: pull again")
 
-    def _put_back(self, name: str, queue: PullQueue, waiter: Wait[Pull]) -> None:
+    def _put_back(self, name: str, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
+        queue = self._queues.setdefault(name, PullQueue())
         if self._draining:
             self._answer_nothing(name, queue, [waiter])
         elif self._outbox.knows(waiter.caller.session):
@@ -472,3 +549,31 @@ class Grants:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
         if self._context.group.accepts:
             self._context.group.propose(of_control(GrantsReleased(session, counted)))
+
+
+def _sifted(
+    payloads: Sequence[Buffer],
+    runs: Sequence[Run],
+    wanted: frozenset[str],
+    part: Callable[[Batch, frozenset[str]], Part],
+    unwanted: Unwanted | None,
+) -> tuple[list[Buffer], tuple[Run, ...]]:
+    """Return what a cluster that wants some tags gets of batches, of which `runs` are granted, and
+    which of these it gets. All else in the batches is noted to be `unwanted`.
+    """
+    kept: list[Buffer] = []
+    found = Ranges()
+    for batch in batches_in(payloads):
+        matching = Ranges(matching_runs(batch, wanted))
+        mine = [run for one in runs for run in matching.within(*one)]
+        for run in mine:
+            found.add(*run)
+        if mine:
+            kept.append(part(batch, wanted).bytes)
+        if batch.piece is None and unwanted is not None:
+            first, behind = max(batch.header.first_offset, runs[0][0]), batch.header.next_offset
+            while first < behind:
+                begin, end = matching.gap_from(first, behind)
+                unwanted.add(begin, end)
+                first = end
+    return kept, tuple(found)

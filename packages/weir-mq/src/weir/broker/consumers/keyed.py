@@ -21,12 +21,14 @@ from weir.broker.consumers.picker import (
     fewer,
     share,
 )
+from weir.broker.runtime.filtering import matching_runs
 from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
 from weir.codec import Buffer
 from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
 from weir.model.batch import Batch
+from weir.model.ids import LIMIT_MAX
 from weir.model.limits import (
     FETCH_BYTES_MAX,
     GRANT_RUNS_MAX,
@@ -54,9 +56,9 @@ class KeyedPicker(Picker):
 
     mode: ClassVar[Mode] = Mode.KEYED
 
-    def __init__(self, context: PickerContext, name: str) -> None:
+    def __init__(self, context: PickerContext, name: str, tags: frozenset[str]) -> None:
         """Begin at the cluster's cursor."""
-        super().__init__(context, name)
+        super().__init__(context, name, tags)
         self._window = KeyWindow()
         #: All below was looked into.
         self._looked = 0
@@ -79,7 +81,7 @@ class KeyedPicker(Picker):
         most = share(request.max_messages, there, queue)
         runs = self._take(first, min(most, GRANT_RUNS_MAX), barred)
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        reading = self._context.read(first, runs[-1][1], size)
+        reading = self._context.read(first, runs[-1][1], size, self.unwanted.tags)
         if reading is None:
             window.free(runs)
             self._fail(f"the messages from offset {first} on are lost on this node")
@@ -141,6 +143,7 @@ class KeyedPicker(Picker):
     def start_moved(self, start: int) -> None:
         """What is gone is looked into no more."""
         self._window.drop_below(start)
+        self.unwanted.drop_below(start)
 
     # -- looking ahead -----------------------------------------------------------------------
 
@@ -157,6 +160,7 @@ class KeyedPicker(Picker):
             and (window.candidates < wanted or window.first(barred) is None)
             and (not window or window.room >= len(window) // _ROOM_PART)
             and not self._is_delayed()
+            and not self.unwanted.is_urgent
         ):
             if not self._look():
                 return
@@ -184,7 +188,8 @@ class KeyedPicker(Picker):
     def _look(self) -> bool:
         """Look into the next messages; return whether that is done."""
         context = self._context
-        reading = context.read(self._looked, context.state.decided_offset, _LOOK_BYTES)
+        tags, limit = self.unwanted.tags, context.state.decided_offset
+        reading = context.read(self._looked, limit, _LOOK_BYTES, tags)
         if reading is None:
             self._fail(f"the messages from offset {self._looked} on are lost on this node")
             return False
@@ -193,7 +198,12 @@ class KeyedPicker(Picker):
 
         def looked(payloads: Sequence[Buffer], failure: Refused | None) -> None:
             self._looking = False
-            self._note(payloads, failure)
+            skipped = [(first, min(behind, limit)) for first, behind in reading.skipped]
+            for run in skipped:
+                self.unwanted.add(*run)
+            self._note(payloads, failure, Ranges(skipped))
+            if skipped and not payloads and self._looked < limit:
+                self.unwanted.is_urgent = True
             if not asked:
                 self._context.granter.serve(self._name)
 
@@ -201,7 +211,8 @@ class KeyedPicker(Picker):
         asked = False
         return self._looked > before
 
-    def _note(self, payloads: Sequence[Buffer], failure: Refused | None) -> None:
+    def _note(self, payloads: Sequence[Buffer], failure: Refused | None, skipped: Ranges) -> None:
+        self._looked = _behind(self._looked, skipped)
         if failure is not None:
             self._fail(str(failure))
             return
@@ -211,6 +222,7 @@ class KeyedPicker(Picker):
                     if self._is_delayed():
                         return
                     self._add(batch)
+                    self._looked = _behind(self._looked, skipped)
                 if not self._window.room:
                     return
         except (BadBatch, MissingLibrary) as error:
@@ -228,11 +240,23 @@ class KeyedPicker(Picker):
         else:
             keys = keys_of(begin, column[0], column[2].tolist())[lo:hi]
         out = self._out_in(first, behind)
-        for run in self._not_done(first, behind):
+        for run in self._wanted(batch, first, behind):
             for offset in range(*run):
                 is_out = bool(out) and out.covers(offset, offset + 1)
                 self._window.add(offset, keys[offset - first], is_out)
         self._looked = behind
+
+    def _wanted(self, batch: Batch, first: int, behind: int) -> Iterator[Run]:
+        """Yield the runs of [first, behind), of a batch, that are wanted and not done."""
+        tags = self.unwanted.tags
+        if not tags:
+            yield from self._not_done(first, behind)
+            return
+        matching = Ranges(matching_runs(batch, tags))
+        for run in self._not_done(first, behind):
+            yield from matching.within(*run)
+            for unwanted in _without([run], matching):
+                self.unwanted.add(*unwanted)
 
     def _out_in(self, first: int, behind: int) -> Ranges:
         """Return what of [first, behind) was granted by earlier leaders, in leases that go on."""
@@ -257,6 +281,11 @@ class KeyedPicker(Picker):
     def _fail(self, text: str) -> None:
         self._failure = Unavailable(text)
         self._wait_until_ms = self._context.time.monotonic_ms() + RETRY_AFTER_MS
+
+
+def _behind(offset: int, runs: Ranges) -> int:
+    """Return the first offset from there on that lies in none of the runs."""
+    return offset if not runs.covers(offset, offset + 1) else runs.gap_from(offset, LIMIT_MAX)[0]
 
 
 def _cut(runs: Sequence[Run], at: int) -> tuple[list[Run], list[Run]]:

@@ -9,7 +9,7 @@ from weir.broker.consumers.ordered import OrderedPicker
 from weir.broker.consumers.picker import Picker, PickerContext
 from weir.broker.consumers.shared import DueTimes, SharedPicker
 from weir.broker.records.entries import due_span
-from weir.broker.records.partition import MessagesAcked
+from weir.broker.records.partition import MessagesAcked, UnwantedSkipped
 from weir.broker.state.state import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
 from weir.model.batch import Batch, Columns
@@ -40,9 +40,9 @@ class Pickers:
     def __getitem__(self, name: str) -> Picker:
         return self._of[name]
 
-    def check_mode(self, name: str, mode: Mode) -> None:
-        """Raise `BadRequest` for a pull in another mode than the cluster's, or in one that has no
-        use for what is there.
+    def check_mode(self, name: str, mode: Mode, tags: frozenset[str]) -> None:
+        """Raise `BadRequest` for a pull in another mode than the cluster's, or with other `tags`,
+        or in a mode that has no use for what is there.
         """
         state = self._context.state
         cluster, picker = state.clusters.get(name), self._of.get(name)
@@ -54,6 +54,15 @@ class Pickers:
                 f"cluster {name!r} is {known.name.lower()}: pull with mode={known.name.lower()!r}, "
                 "or delete it, or take another name"
             )
+        if known is not None:
+            chosen = picker.unwanted.tags if picker is not None else frozenset()
+            if cluster is not None and cluster.mode is not None:
+                chosen = frozenset(cluster.tags)
+            if tags != chosen:
+                raise BadRequest(
+                    f"cluster {name!r} takes {_said(chosen)}, and was opened for {_said(tags)}: "
+                    "open it with the same tags, or delete it, or take another name"
+                )
         if known is None and mode is not Mode.SHARED and len(state.delays):
             start = state.log_start if cluster is None else cluster.cursor
             if state.delays.has_live(start, self._context.due_ms()):
@@ -73,29 +82,29 @@ class Pickers:
             if over:
                 raise StaleGrant(f"{len(over)} of the grants, first {min(over)}, have ended")
 
-    def begin(self, name: str, mode: Mode) -> None:
+    def begin(self, name: str, mode: Mode, tags: frozenset[str]) -> None:
         """Let a cluster have a picker."""
         if name not in self._of:
-            self._of[name] = self._make(name, mode)
+            self._of[name] = self._make(name, mode, tags)
 
     def begin_anew(self, name: str, is_pulled: bool) -> None:
         """A cluster goes on at another place, or not at all."""
         picker = self._of.get(name)
         self.forget(name)
         if picker is not None and is_pulled:
-            self._of[name] = self._make(name, picker.mode)
+            self._of[name] = self._make(name, picker.mode, picker.unwanted.tags)
 
     def forget(self, name: str) -> None:
         """Forget a cluster of which nothing is to be known."""
         self._of.pop(name, None)
         self._due_times.leave(name)
 
-    def _make(self, name: str, mode: Mode) -> Picker:
+    def _make(self, name: str, mode: Mode, tags: frozenset[str]) -> Picker:
         if mode is Mode.KEYED:
-            return KeyedPicker(self._context, name)
+            return KeyedPicker(self._context, name, tags)
         if mode is Mode.ORDERED:
-            return OrderedPicker(self._context, name)
-        return SharedPicker(self._context, name, self._due_times)
+            return OrderedPicker(self._context, name, tags)
+        return SharedPicker(self._context, name, tags, self._due_times)
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -116,6 +125,15 @@ class Pickers:
         """Of a grant, what lies from `first` on cannot be read."""
         if (picker := self._of.get(name)) is not None:
             picker.unread(fence, first, behind)
+
+    def skipped(self, record: UnwantedSkipped) -> None:
+        """Messages that a cluster does not want are done."""
+        if (picker := self._of.get(record.cluster)) is not None:
+            picker.unwanted.done(record.runs)
+
+    def with_unwanted(self) -> list[str]:
+        """Return the clusters of which an entry is to say that messages are unwanted."""
+        return [name for name, picker in self._of.items() if picker.unwanted]
 
     def closed(self, name: str, session: int) -> None:
         """A peer of a cluster is gone."""
@@ -175,3 +193,10 @@ class Pickers:
         """Return how many messages a cluster passed by because they are not due."""
         picker = self._of.get(name)
         return 0 if picker is None else picker.delayed
+
+
+def _said(tags: frozenset[str]) -> str:
+    if not tags:
+        return "messages of all tags"
+    names = ", ".join(repr(tag) if tag else "none" for tag in sorted(tags))
+    return f"messages with the tags {names} alone"

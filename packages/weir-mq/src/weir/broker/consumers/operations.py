@@ -25,6 +25,7 @@ from weir.broker.records.partition import (
     CursorRecord,
     CursorSought,
     CursorTaken,
+    FilteredClusterOpened,
     GrantsExtended,
     GrantsReleased,
     HubBuried,
@@ -32,6 +33,7 @@ from weir.broker.records.partition import (
     MessagesAcked,
     MessagesGranted,
     MessagesReturned,
+    UnwantedSkipped,
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
@@ -148,7 +150,13 @@ class ClusterOperations:
         infos = [self._info(name) for name in names if request.cluster in ("", name)]
         start, behind = state.log_start, state.decided_offset
         voids = tuple(state.voids.within(start, behind)[-_VOIDS_TOLD_MAX:])
-        self._outbox.reply(caller, ClusterList(start, behind, infos, voids))
+        clusters = state.clusters
+        tags = tuple(
+            (info.name, clusters[info.name].tags)
+            for info in infos
+            if info.name in clusters and clusters[info.name].tags
+        )
+        self._outbox.reply(caller, ClusterList(start, behind, infos, voids, tags))
 
     def change(self, caller: Caller, request: Change) -> None:
         """Propose a change; the answer comes when it is committed.
@@ -198,30 +206,38 @@ class ClusterOperations:
         """
         self.commands.check_open()
         name, mode = check_name(request.cluster, "cluster"), request.mode
-        self._check_mode(name, mode)
+        tags = frozenset(request.tags)
+        self._check_mode(name, mode, tags)
         self._grants.check_name(name)
         cluster, is_changing = self._state.clusters.get(name), self._grants.is_changing(name)
         if cluster is not None and cluster.mode is not None and not is_changing:
-            assured(self._group, self._outbox, caller, lambda: self._tell_mode(caller, name, mode))
+            assured(
+                self._group, self._outbox, caller, lambda: self._tell_mode(caller, name, mode, tags)
+            )
             return
-        self._grants.opens(name, mode)
+        self._grants.opens(name, mode, tags)
+        opened: ClusterRecord = ClusterOpened(name, mode)
+        if tags:
+            opened = FilteredClusterOpened(name, mode, tuple(sorted(tags)))
         try:
-            self.commands.propose(ClusterOpened(name, mode), caller)
+            self.commands.propose(opened, caller)
         except Refused:
             self._grants.resume(name, forget=False)
             raise
 
-    def _check_mode(self, name: str, mode: Mode) -> None:
+    def _check_mode(self, name: str, mode: Mode, tags: frozenset[str]) -> None:
         if self._cursor_leases.is_read(name):
             raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
-        self._grants.check_mode(name, mode)
+        self._grants.check_mode(name, mode, tags)
 
-    def _tell_mode(self, caller: Caller, name: str, mode: Mode) -> None:
-        """Answer who asked for a mode. Raises `BadRequest` if the cluster has another one."""
-        self._check_mode(name, mode)
+    def _tell_mode(self, caller: Caller, name: str, mode: Mode, tags: frozenset[str]) -> None:
+        """Answer who asked for a mode. Raises `BadRequest` if the cluster has another one, or other
+        tags.
+        """
+        self._check_mode(name, mode, tags)
         if name not in self._state.clusters:
             raise Unavailable(f"cluster {name!r} was deleted meanwhile: open it again")
-        self._outbox.reply(caller, ClusterIsOpen())
+        self._outbox.reply(caller, ClusterIsOpen(tuple(sorted(tags))))
 
     def applied(self, index: int, record: ClusterRecord) -> None:
         """Answer for a change that is committed, and let the cluster be granted again."""
@@ -231,9 +247,10 @@ class ClusterOperations:
         caller = self.commands.applied(index)
         if caller is None:
             return
-        if isinstance(record, ClusterOpened):
+        if isinstance(record, ClusterOpened | FilteredClusterOpened):
+            tags = frozenset(record.tags if isinstance(record, FilteredClusterOpened) else ())
             try:
-                self._tell_mode(caller, record.cluster, record.mode)
+                self._tell_mode(caller, record.cluster, record.mode, tags)
             except Refused as error:
                 self._outbox.refuse(caller, error)
             self._grants.resume(record.cluster, forget=False)
@@ -478,16 +495,29 @@ def apply_to_clusters(
 
 def _apply_operation(
     index: int,
-    record: ClusterRecord | HubForgotten | HubBuried,
+    record: ClusterRecord | UnwantedSkipped | HubForgotten | HubBuried,
     state: PartitionState,
     consumers: ConsumerRequests | None,
 ) -> None:
     match record:
-        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
+        case (
+            ClusterOpened()
+            | FilteredClusterOpened()
+            | ClusterSought()
+            | ClusterPaused()
+            | ClusterDeleted()
+        ):
             state.steer(record)
             if consumers is not None:
                 consumers.cluster_operations.applied(index, record)
                 consumers.cursor_leases.steered(record.cluster)
+        case UnwantedSkipped(name, runs):
+            if (cluster := state.clusters.get(name)) is not None:
+                for run in runs:
+                    cluster.skip_unwanted(*run)
+            if consumers is not None:
+                consumers.grants.pickers.skipped(record)
+                consumers.grants.serve(name)
         case HubForgotten(hub):
             devices = state.origins.forget(hub)
             if consumers is not None:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.picker import ANYBODY, Pick, Picker, PickerContext, PullQueue, Run
+from weir.broker.consumers.picker import (
+    ANYBODY,
+    Pick,
+    Picker,
+    PickerContext,
+    PullQueue,
+    Run,
+    runs_of,
+)
 from weir.broker.runtime.outbox import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
@@ -29,9 +37,9 @@ class OrderedPicker(Picker):
 
     mode: ClassVar[Mode] = Mode.ORDERED
 
-    def __init__(self, context: PickerContext, name: str) -> None:
+    def __init__(self, context: PickerContext, name: str, tags: frozenset[str]) -> None:
         """Begin with nobody; who holds messages of an earlier leader's is found in the state."""
-        super().__init__(context, name)
+        super().__init__(context, name, tags)
         self._active = ANYBODY
         #: Whether something is being granted, or read: nothing leaves before it has left.
         self._is_granting = False
@@ -61,10 +69,15 @@ class OrderedPicker(Picker):
         if self.is_barred:
             return None
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        reading = self._context.read(first, behind, size)
+        among = self.unwanted.leave(first, behind, size) if self.unwanted.tags else Ranges()
+        reading = self._context.read(first, behind, size, self.unwanted.tags)
         if reading is None:
             return None
-        return Pick(first, min(behind, reading.next_offset), reading)
+        behind = min(behind, reading.next_offset)
+        runs = runs_of(among, first, behind, request.max_messages)
+        if len(runs) < 2:
+            return Pick(first, min(behind, runs[0][1]) if runs else behind, reading)
+        return Pick(first, runs[-1][1], reading, runs)
 
     def offered(self, queue: PullQueue) -> Run:
         """Return what whoever is active could be granted."""
@@ -93,8 +106,12 @@ class OrderedPicker(Picker):
         while first < limit:
             first, behind = done.gap_from(first, limit)
             free, _ = mine.gap_from(first, limit)
+            free, _ = self.unwanted.known.gap_from(free, limit)
             if free == first < limit:
-                break
+                if not self._passes_by(first, behind):
+                    break
+                if self.unwanted.is_urgent:
+                    return _NOTHING
             first = free
         else:
             return _NOTHING
@@ -103,6 +120,13 @@ class OrderedPicker(Picker):
             return _NOTHING
         most = self._portion(first, most)
         return first, min(end, first + most, self._due_from(first, behind))
+
+    def _passes_by(self, first: int, behind: int) -> bool:
+        """Whether the message at `first` proves to be unwanted."""
+        if not self.unwanted.tags:
+            return False
+        self.unwanted.leave(first, behind, 1)
+        return self.unwanted.known.covers(first, first + 1)
 
     def _due_from(self, first: int, behind: int) -> int:
         """Return where the first messages begin that are not due: the cluster waits for them."""

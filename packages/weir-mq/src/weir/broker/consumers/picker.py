@@ -5,7 +5,7 @@ What pickers know is soft: a new leader makes new ones, which find out from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -19,7 +19,7 @@ from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused
-from weir.model.limits import WATCHED_MAX
+from weir.model.limits import GRANT_RUNS_MAX, WATCHED_MAX
 from weir.model.topic import Mode
 from weir.order.clock import HybridClock, Time, stamp_at
 from weir.protocol.client.messages import Pull
@@ -30,6 +30,8 @@ Run = tuple[int, int]
 _SMALLER_BITS = (0, 0, 3)
 #: However many wait, a grant may be so small a part of what was asked for, and no smaller.
 _MOMENTS = 64
+#: A grant of several runs spans at most so many times the messages that were asked for.
+_SPAN = 16
 #: Instead of a peer's session: whoever is first in line.
 ANYBODY = 0
 
@@ -137,12 +139,16 @@ class PickerContext:
     #: What consumers say that they work on.
     begun: BegunMessages
 
-    def read(self, first: int, behind: int, size: int) -> MessageReading | None:
-        """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
+    def read(
+        self, first: int, behind: int, size: int, tags: frozenset[str] = frozenset()
+    ) -> MessageReading | None:
+        """Plan to read the whole entries that hold [first, behind), those within `size` bytes;
+        with `tags`, those that have one, as far as that is known.
+        """
         group = self.group
         return read_messages(
             group.log.reader, group.id, self.state.staging, first, size,
-            group.node.log.committed, behind,
+            group.node.log.committed, behind, tags or None,
         )  # fmt: skip
 
     def due_ms(self) -> int:
@@ -156,19 +162,114 @@ class PickerContext:
         return now_ms
 
 
+class Unwanted:
+    """Messages without a tag of one cluster that are not known to be done yet (docs/adr/0114).
+
+    That they are done is an entry, which is proposed with the next grant, or at the next tick.
+    """
+
+    __slots__ = ("_context", "_name", "_untold", "is_urgent", "known", "tags")
+
+    def __init__(self, context: PickerContext, name: str, tags: frozenset[str]) -> None:
+        """Begin with none; without `tags` there never are any."""
+        self._context = context
+        self._name = name
+        self.tags = tags
+        #: All of them.
+        self.known = Ranges()
+        #: Of these, what no entry is proposed for.
+        self._untold = Ranges()
+        #: Whether the entry is waited for: messages behind these are looked for by it.
+        self.is_urgent = False
+
+    def __bool__(self) -> bool:
+        """Whether an entry is to be proposed."""
+        return bool(self._untold)
+
+    def add(self, first: int, behind: int) -> None:
+        """Messages [first, behind) have none of the tags."""
+        cluster = self._context.state.clusters.get(self._name)
+        runs = [(first, behind)] if cluster is None else cluster.not_done(first, behind)
+        for start, end in runs:
+            while start < end:
+                begin, after = self.known.gap_from(start, end)
+                self._untold.add(begin, after)
+                self.known.add(begin, after)
+                start = after
+
+    def take(self) -> list[Run]:
+        """Return runs for one entry, which is proposed now."""
+        runs = [run for run, _ in zip(self._untold, range(GRANT_RUNS_MAX), strict=False)]
+        for run in runs:
+            self._untold.discard(*run)
+        return runs
+
+    def put_back(self, runs: Iterable[Run]) -> None:
+        """The entry could not be proposed."""
+        for run in runs:
+            self._untold.add(*run)
+
+    def done(self, runs: Iterable[Run]) -> None:
+        """An entry says that these are done."""
+        for run in runs:
+            self.known.discard(*run)
+            self._untold.discard(*run)
+
+    def drop_below(self, start: int) -> None:
+        """Messages below `start` are gone."""
+        self.done([(0, start)])
+
+    def passed(self, first: int, limit: int) -> int:
+        """Return the first offset from `first` on, `limit` at most, that may be wanted and is not
+        done, as far as is known.
+        """
+        cluster = self._context.state.clusters.get(self._name)
+        at = -1
+        while first != at:
+            at = first
+            first = self.known.gap_from(first, limit)[0]
+            if cluster is not None:
+                first = cluster.done.gap_from(max(first, cluster.cursor), limit)[0]
+        return first
+
+    def leave(self, first: int, limit: int, size: int) -> Ranges:
+        """Return what may be wanted of the next entries in [first, limit), of up to `size` bytes;
+        nothing if none is before `limit`, or as far as was looked.
+        """
+        left = Ranges()
+        reading = self._context.read(first, limit, size, self.tags)
+        if reading is None:
+            left.add(first, limit)  # it is lost: who reads it is told
+            return left
+        for begin, end in reading.skipped:
+            self.add(max(begin, first), min(end, limit))
+        reached = min(reading.next_offset, limit)
+        left.add(first, reached)
+        cluster = self._context.state.clusters.get(self._name)
+        for done in (self.known, cluster.done) if cluster is not None else (self.known,):
+            for run in done.within(first, reached):
+                left.discard(*run)
+        self.is_urgent = self.is_urgent or (not left and reached < limit)
+        return left
+
+
 class Picker:
     """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
     otherwise.
     """
 
-    __slots__ = ("_context", "_name", "is_barred")
+    __slots__ = ("_context", "_name", "is_barred", "unwanted")
 
     mode: ClassVar[Mode]
 
-    def __init__(self, context: PickerContext, name: str) -> None:
-        """Pick for the cluster `name`."""
+    def __init__(
+        self, context: PickerContext, name: str, tags: frozenset[str] = frozenset()
+    ) -> None:
+        """Pick for the cluster `name`, which takes messages with one of these `tags`, or all."""
         self._context = context
         self._name = name
+        #: What it leaves out.
+        self.unwanted = Unwanted(context, name, tags)
         #: Whether the last `pick` passed by messages because their peer works on them already.
         self.is_barred = False
 
@@ -254,6 +355,17 @@ class Picker:
     def delayed(self) -> int:
         """How many messages were passed by because they are not due, as far as is known."""
         return 0
+
+
+def runs_of(among: Ranges, first: int, behind: int, most: int) -> tuple[Run, ...]:
+    """Return the runs in [first, behind) that make up to `most` messages."""
+    found: list[Run] = []
+    for start, end in among.within(first, min(behind, first + _SPAN * most)):
+        found.append((start, min(end, start + most)))
+        most -= found[-1][1] - start
+        if not most or len(found) == GRANT_RUNS_MAX:
+            break
+    return tuple(found)
 
 
 def share(most: int, there: int, queue: PullQueue) -> int:

@@ -12,7 +12,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.picker import Pick, Picker, PickerContext, PullQueue, Run, share
+from weir.broker.consumers.picker import (
+    Pick,
+    Picker,
+    PickerContext,
+    PullQueue,
+    Run,
+    runs_of,
+    share,
+)
 from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
@@ -24,7 +32,6 @@ from weir.model.ids import LIMIT_MAX
 from weir.model.limits import (
     BATCH_MESSAGES_MAX,
     FETCH_BYTES_MAX,
-    GRANT_RUNS_MAX,
     MIB,
     RETRY_AFTER_MS,
     WATCHED_MAX,
@@ -40,8 +47,6 @@ _OPENING_MAX = 16
 _COLUMNS_BYTES_MAX = 8 * MIB
 #: So many runs of holes of earlier leaders' are looked for at a time.
 _HOLES_AT_ONCE = 1_000
-#: A grant of several runs spans at most so many times the messages that were asked for.
-_SPAN = 16
 #: What a watch would be granted, were it a pull.
 _ANY = (WATCHED_MAX, 1)
 
@@ -221,9 +226,11 @@ class SharedPicker(Picker):
 
     mode: ClassVar[Mode] = Mode.SHARED
 
-    def __init__(self, context: PickerContext, name: str, due_times: DueTimes) -> None:
+    def __init__(
+        self, context: PickerContext, name: str, tags: frozenset[str], due_times: DueTimes
+    ) -> None:
         """Begin where earlier leaders stopped; what they passed by is found out by and by."""
-        super().__init__(context, name)
+        super().__init__(context, name, tags)
         cluster = self._cluster
         self._due_times = due_times
         self._delayed = due_times.join(name)
@@ -259,11 +266,14 @@ class SharedPicker(Picker):
                 among, room = None, 1  # this entry alone
             else:
                 _, behind = self._context.doubtful.gap_from(first, behind)
-            reading = self._context.read(first, behind, room)
+            tags = self.unwanted.tags if among is not None else frozenset()
+            if among is not None and tags:
+                behind = runs_of(among, first, LIMIT_MAX, some)[-1][1]
+            reading = self._context.read(first, behind, room, tags)
             if reading is None:
                 continue
-            behind = min(behind, reading.next_offset)
-            runs = None if among is None else _runs(among, first, reading.next_offset, some)
+            behind = min(behind, reading.next_offset, limit)
+            runs = None if among is None else runs_of(among, first, reading.next_offset, some)
             if runs is None or len(runs) < 2:
                 return Pick(first, behind, reading)
             return Pick(first, runs[-1][1], reading, runs)
@@ -277,6 +287,10 @@ class SharedPicker(Picker):
         """
         context, cluster = self._context, self._cluster
         new = self._new(most)  # what is passed by may prove to be due
+        among = None
+        if self.unwanted.tags and new[0] < new[1]:
+            among = self._wanted(*new)
+            new = next(iter(among), (0, 0))
         for run in self._freed:
             if not queue.is_proposed(*run):
                 yield *run, None
@@ -289,7 +303,18 @@ class SharedPicker(Picker):
                     if not queue.is_proposed(first, behind):
                         yield first, min(behind, first + self._portion(first, most)), None
         if new[0] < new[1]:
-            yield *new, None
+            yield *new, among
+
+    def _wanted(self, first: int, limit: int) -> Ranges:
+        """Return what may be wanted of the next entries of new messages; pass by what is not."""
+        while first < limit:
+            first = self.unwanted.passed(first, limit)
+            self._reached = max(self._reached, first)
+            if first < limit:
+                wanted = self.unwanted.leave(first, limit, FETCH_BYTES_MAX)
+                if wanted or self.unwanted.is_urgent:
+                    return wanted
+        return Ranges()
 
     def _outside(self, left: Ranges, barred: Ranges) -> Iterator[Run]:
         if not barred:
@@ -376,6 +401,7 @@ class SharedPicker(Picker):
         """Messages below `start` are gone: nobody is granted them again."""
         self._freed.discard(0, start)
         self._delayed.drop_below(start)
+        self.unwanted.drop_below(start)
 
     @property
     def is_looking(self) -> bool:
@@ -425,14 +451,3 @@ class _Holes:
                 first = end
             if self.over:
                 return
-
-
-def _runs(among: Ranges, first: int, behind: int, most: int) -> tuple[Run, ...]:
-    """Return the runs from `first` on that make up to `most` messages."""
-    found: list[Run] = []
-    for start, end in among.within(first, min(behind, first + _SPAN * most)):
-        found.append((start, min(end, start + most)))
-        most -= found[-1][1] - start
-        if not most or len(found) == GRANT_RUNS_MAX:
-            break
-    return tuple(found)

@@ -4,7 +4,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from weir.broker.consumers.operations import Change
@@ -21,10 +21,17 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
-from weir.errors import LevelTooLow, NotLeader, Unavailable, UnknownTopic, WrongSystem
+from weir.errors import (
+    BadRequest,
+    LevelTooLow,
+    NotLeader,
+    Unavailable,
+    UnknownTopic,
+    WrongSystem,
+)
 from weir.model.batch import Batch, schema_of
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
-from weir.model.limits import FORMAT_LEVEL_ACCESS, FORMAT_LEVEL_STAGING
+from weir.model.limits import FORMAT_LEVEL_ACCESS, FORMAT_LEVEL_FILTERS, FORMAT_LEVEL_STAGING
 from weir.model.topic import Topic, split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -240,10 +247,19 @@ def _check_cluster(partition: Partition, name: str) -> None:
     partition.context.admission.check_cluster(partition.group.id, is_known)
 
 
+def _check_tags(partition: Partition, tags: Sequence[str]) -> None:
+    if tags and partition.context.topics.level < FORMAT_LEVEL_FILTERS:
+        raise BadRequest(
+            f"clusters with tags need format level {FORMAT_LEVEL_FILTERS}, and the set is at level "
+            f"{partition.context.topics.level}: raise it with `weir node raise-level`"
+        )
+
+
 def _pull(partition: Partition, caller: Caller, request: m.Pull) -> None:
     """Ask for a grant."""
     grants = partition.led().consumers.grants
     _check_cluster(partition, request.cluster)
+    _check_tags(partition, request.tags)
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
     grants.pull(caller, request)
@@ -370,6 +386,7 @@ def _steer_cursor(
 def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) -> None:
     leader = partition.led()
     _check_cluster(partition, request.cluster)
+    _check_tags(partition, request.tags)
     leader.consumers.cluster_operations.open(caller, request)
 
 

@@ -23,6 +23,24 @@ class ClusterOpened(Record, frozen=True, array_like=True, tag="cluster"):
     mode: Mode
 
 
+class FilteredClusterOpened(Record, frozen=True, array_like=True, tag="cluster-tags"):
+    """Partition: a cluster is of this `Mode`, and takes only messages with one of these `tags`,
+    sorted, "" for messages without one; unless it has a mode already. Written from format level 3
+    on.
+    """
+
+    cluster: str
+    mode: Mode
+    tags: tuple[str, ...]
+
+
+class UnwantedSkipped(Record, frozen=True, array_like=True, tag="unwanted"):
+    """Partition: no message of the `runs` [first, next) has a tag of the cluster: they are done."""
+
+    cluster: str
+    runs: list[tuple[Number, Number]]
+
+
 class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
     """Partition: messages [first, next) are leased, or those of its `runs` [first, next) if there
     are any. The entry's index is the fencing number.
@@ -255,13 +273,16 @@ class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
 
 CursorRecord = CursorTaken | CursorMoved | CursorSought
 ScatterRecord = AcksPrepared | SinkPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
-ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
+ClusterRecord = (
+    ClusterOpened | FilteredClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
+)
 ConsumerRecord = (
     MessagesGranted
     | MessagesAcked
     | MessagesReturned
     | GrantsExtended
     | GrantsReleased
+    | UnwantedSkipped
     | HubForgotten
     | HubBuried
     | ClusterRecord

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from weir.broker.state.ranges import Ranges
 from weir.codec import Buffer
 from weir.errors import BadBatch, MissingLibrary
-from weir.model.batch import Batch
+from weir.model.batch import Batch, Columns
 from weir.model.limits import MIB
-from weir.model.slices import Part, part_with
+from weir.model.slices import WHOLE, Part, gatherer, part_with, tags_of
 
 #: So many messages are looked at for one answer, the last batch of them whole: at 90 ns each,
 #: without Arrow, that is 5 ms. Nothing here has a clock.
 EXAMINED_MAX = 50_000
 SLICES_BYTES_MAX = 8 * MIB
+_CHUNK = int(Columns.CHUNK)
 #: What keeping a slice takes besides its bytes, and each wanted tag besides its characters.
 _SLICE_BYTES, _TAG_BYTES = 512, 64
 #: Of which batch, as it was stamped, and for which tags.
@@ -63,6 +64,33 @@ class Slices:
 def _size(key: _Key, part: Part) -> int:
     """Return what a slice takes; a reader may ask for 64 long tags, each time for others."""
     return len(part.bytes) + _SLICE_BYTES + sum(_TAG_BYTES + len(tag) for tag in key[-1])
+
+
+def matching_runs(batch: Batch, tags: frozenset[str]) -> list[tuple[int, int]]:
+    """Return the runs of offsets [first, next) of a batch's messages that have one of these tags;
+    all of one that does not open here: who gets it is told what is wrong.
+    """
+    header = batch.header
+    whole = [(header.first_offset, header.next_offset)]
+    if header.columns & _CHUNK:
+        return []
+    try:
+        listed = tags_of(batch)
+        wanted = [tag for tag in listed if tag in tags]
+        column = batch.tag_column
+    except (BadBatch, MissingLibrary):
+        return whole
+    if len(wanted) == len(listed):
+        return whole
+    if not wanted:
+        return []
+    if header.columns & WHOLE or column is None:
+        return whole
+    found = Ranges()
+    offsets = batch.offsets
+    for row in gatherer().matching(*column, tags):
+        found.add(offsets[row], offsets[row] + 1)
+    return list(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ class ClusterState:
 
     What lies between and is neither done nor in a grant is a *hole*: nobody has it, and it is to be
     granted. `skipped` counts messages that went past retention before they were done. A `paused`
-    cluster is granted nothing. Its `mode` is chosen by its first grant.
+    cluster is granted nothing. Its `mode` is chosen by its first grant, or before; with it, the
+    `tags` of which each of its messages has one, sorted (none: it takes all messages).
 
     `lost` has, by fence, what was taken from a grant before it was done, so that a repeated ack can
     be told from a late one. Below `unknown_below` that is not known of all grants: of those, what
@@ -146,6 +147,7 @@ class ClusterState:
     mode: Mode | None = None
     lost: dict[int, Ranges] = field(default_factory=dict)
     unknown_below: int = NEVER
+    tags: tuple[str, ...] = ()
     #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
     held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
     holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
@@ -175,9 +177,9 @@ class ClusterState:
                 return None
             self._depose(record.first, record.counted)
         runs, attempts = record.runs or [(record.first, record.next)], 1
-        if record.first < self.frontier:  # else nobody had any of it yet
+        if record.first < self.frontier or self.tags:  # else nobody had any of it yet
             if record.runs:
-                runs = [run for whole in runs for run in self._not_done(*whole)]
+                runs = [run for whole in runs for run in self.not_done(*whole)]
             else:
                 run = self.done.gap_from(max(record.first, self.cursor), record.next)
                 runs = [run] if run[0] < run[1] else []
@@ -192,7 +194,7 @@ class ClusterState:
         """Whether all in front of a grant is done or with the same consumer: since it was proposed,
         that may have been given back.
         """
-        for first, behind in self._not_done(self.cursor, record.first):
+        for first, behind in self.not_done(self.cursor, record.first):
             for fence, begin, end in self.holders.within(first, behind):
                 if begin > first or self.grants[fence].consumer != record.consumer:
                     return False
@@ -239,7 +241,8 @@ class ClusterState:
                 self.take(old, grant, first, behind)
         return attempts
 
-    def _not_done(self, first: int, behind: int) -> list[tuple[int, int]]:
+    def not_done(self, first: int, behind: int) -> list[tuple[int, int]]:
+        """Return the runs of [first, behind) that are not done."""
         found: list[tuple[int, int]] = []
         first = max(first, self.cursor)
         while first < behind:
@@ -270,7 +273,7 @@ class ClusterState:
         grant, lost = self.grants.get(fence), self.lost.get(fence)
         mine = Ranges() if grant is None else grant.left
         is_known = fence >= self.unknown_below
-        not_done = Ranges(self._not_done(first, behind))
+        not_done = Ranges(self.not_done(first, behind))
         for begin, end in _outside(mine, first, behind):
             for undone in not_done.within(begin, end):
                 yield (*undone, AckOutcome.EXPIRED)
@@ -319,6 +322,14 @@ class ClusterState:
         self.done.add(max(first, self.cursor), behind)
         self._advance()
 
+    def skip_unwanted(self, first: int, behind: int) -> None:
+        """Messages [first, behind) have none of its tags: they are done, and nobody holds them."""
+        first = max(first, self.cursor)
+        for fence, begin, end in self.holders.within(first, behind):
+            self.take(fence, self.grants[fence], begin, end)
+        self.done.add(first, behind)
+        self._advance()
+
     def extend(self, fence: int, deadline: int) -> bool:
         """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""
         grant = self.grants.get(fence)
@@ -328,10 +339,10 @@ class ClusterState:
         grant.untried = Ranges()  # it goes on: what counts is said when it ends
         return True
 
-    def open(self, mode: Mode) -> None:
-        """Choose the cluster's mode, unless that is done."""
+    def open(self, mode: Mode, tags: tuple[str, ...] = ()) -> None:
+        """Choose the cluster's mode and its tags, unless that is done."""
         if self.mode is None:
-            self.mode = mode
+            self.mode, self.tags = mode, tags
 
     def _advance(self) -> None:
         run = self.done.first_run()
@@ -431,11 +442,12 @@ class ClusterState:
             for fence, g in self.grants.items()
         ]
         mode = -1 if self.mode is None else int(self.mode)
-        return (
+        fields = (
             self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode,
             [(fence, list(runs)) for fence, runs in self.lost.items()], self.unknown_below,
             [(fence, list(g.untried)) for fence, g in self.grants.items() if g.untried],
         )  # fmt: skip
+        return (*fields, self.tags) if self.tags else fields  # as releases before know it
 
     @classmethod
     def decode(
@@ -450,9 +462,10 @@ class ClusterState:
         lost: Any = (),
         unknown_below: int = NEVER,
         untried: Any = (),
+        tags: Sequence[str] = (),
     ) -> ClusterState:
         """Return the state of a snapshot; one of an earlier release does not say what was lost, or
-        is untried.
+        is untried, or which tags are wanted.
         """
         held = {
             fence: Grant(consumer, deadline, attempts, Ranges([(a, b) for a, b in left]))
@@ -464,7 +477,7 @@ class ClusterState:
         known = {fence: Ranges([(a, b) for a, b in runs]) for fence, runs in lost}
         return cls(
             cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen, known,
-            unknown_below,
+            unknown_below, tuple(tags),
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from weir.broker.records.partition import (
     CursorRecord,
     CursorSought,
     CursorTaken,
+    FilteredClusterOpened,
     LogStartMoved,
     SinkPrepared,
 )
@@ -364,6 +365,8 @@ class PartitionState:
                 self._skip_voids(cluster)
             case ClusterOpened(name, mode):
                 self.cluster(name).open(mode)
+            case FilteredClusterOpened(name, mode, tags):
+                self.cluster(name).open(mode, tags)
             case ClusterPaused(name, paused, revision):
                 self._pause(name, paused, revision)
             case ClusterDeleted(name):

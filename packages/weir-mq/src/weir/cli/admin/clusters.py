@@ -54,6 +54,7 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
                 "OLDEST",
                 "SKIPPED",
                 "PAUSED",
+                "TAGS",
             ),
             [
                 (
@@ -67,6 +68,7 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
                     _age(one),
                     one.skipped,
                     _paused(one),
+                    _tags(one),
                 )
                 for one in clusters
             ],
@@ -253,6 +255,7 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
         {
             "name": one.name,
             "mode": one.mode,
+            "tags": list(one.tags),
             "lag": one.lag,
             "granted": one.granted,
             "held_back": one.held_back,
@@ -283,6 +286,10 @@ def _age(of: Any) -> str | None:
     from weir.cli.retention import duration_of
 
     return None if of.oldest_seconds is None else duration_of(of.oldest_seconds)
+
+
+def _tags(one: Cluster) -> str:
+    return ", ".join(tag or "(none)" for tag in one.tags) or "all"
 
 
 def _paused(one: Cluster) -> bool | str:

@@ -82,13 +82,25 @@ class TopicLeases:
             places.include(self._pulling.places)
         options, demand = self._options, self._demand
         if takes_turns(options, places):
+            if options.tags is not None:
+                raise BadRequest(
+                    f"tags={options.tags!r}: a cluster that reads {places.topic} in total order "
+                    "takes all messages: leave tags out, or use a reader with tag=, or a mode of "
+                    "its partitions"
+                )
             counted = self.outcomes.counted
             turns = Turns(self._home, link, places, options, counted, demand, self, self._first)
             self.outcomes.take_turns(turns)
             self._pulling = turns
             return
         self.outcomes.begin(places)
-        wanted = Wanted(options.cluster, options.number, options.max_bytes, seconds(options.lease))
+        wanted = Wanted(
+            options.cluster,
+            options.number,
+            options.max_bytes,
+            seconds(options.lease),
+            options.asked,
+        )
         self._pulling = Pulling(self._home, places, wanted, demand, self)
 
     def pull(self, feed: FetchBuffer[Holding]) -> None:

@@ -43,6 +43,7 @@ class Wanted:
     mode: Mode
     max_bytes: int
     lease: float
+    tags: tuple[str, ...] = ()
 
 
 class Demand:
@@ -193,7 +194,9 @@ class Pulling:
         wanted, lease_ms = self._wanted, int(self._wanted.lease * 1_000)
 
         def request(address: Address) -> m.Request:
-            return m.Pull(address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, runs)
+            return m.Pull(
+                address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, runs, wanted.tags
+            )
 
         await self.places.ask(partition, request, m.Granted)
 
@@ -233,19 +236,26 @@ class Pulling:
             del came  # this task sleeps for long, and what is opened of it grows
 
     async def _open(self) -> None:
-        """Return once the cluster has the wanted mode in the whole topic, for partition 0 knows.
+        """Return once the cluster has the wanted mode and tags in the whole topic, for partition 0
+        knows.
 
         A broker of an earlier release does not: there each partition has the mode of its first
-        grant. Raises what a request does.
+        grant. Raises what a request does, and `BadRequest` if that broker leaves out no tags.
         """
+        wanted, found = self._wanted, m.ClusterIsOpen()
 
         def request(address: Address) -> m.Request:
-            return m.OpenCluster(address, self._wanted.cluster, self._wanted.mode)
+            return m.OpenCluster(address, wanted.cluster, wanted.mode, wanted.tags)
 
         async with self._opening:
             if not self._is_open:
                 with contextlib.suppress(UnknownOpcode):
-                    await self.places.ask(_HOME, request, m.ClusterIsOpen)
+                    found = await self.places.ask(_HOME, request, m.ClusterIsOpen)
+                if found.tags != wanted.tags:
+                    raise BadRequest(
+                        f"tags={list(wanted.tags)}: the broker is of a release whose clusters take "
+                        "all messages: upgrade it, or leave tags out"
+                    )
                 self._is_open = True
 
     async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
@@ -284,6 +294,7 @@ class Pulling:
                 int(wanted.lease * 1_000),
                 wanted.mode,
                 begun,
+                wanted.tags,
             )
 
         return await self.places.ask(partition, request, m.Granted, wait=LONG_POLL)

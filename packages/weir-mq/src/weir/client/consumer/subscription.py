@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weir.client.arguments import ConsumerMode, check_choice, duration, whole_number
+from weir.client.arguments import ConsumerMode, check_choice, check_tags, duration, whole_number
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Stale
@@ -70,6 +70,14 @@ class ConsumerOptions:
     #: How long what failed waits; and where it goes that was refused, or failed too often.
     retry: Backoff | None = None
     dead_letter: str | None = None
+    #: The cluster takes only messages with one of these tags, "" for those without; None: all.
+    tags: str | Sequence[str] | None = None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The tags as the wire has them: sorted, none for all messages."""
+        given = (self.tags,) if isinstance(self.tags, str) else self.tags or ()
+        return tuple(sorted(set(given)))
 
     @property
     def number(self) -> Mode:
@@ -100,6 +108,7 @@ class ConsumerOptions:
         if self.dead_letter is not None:
             split_name(self.dead_letter)
         policy_of(self.retry, self.dead_letter)
+        check_tags(self.tags)
 
 
 class Subscription:

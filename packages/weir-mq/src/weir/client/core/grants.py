@@ -5,11 +5,12 @@ and its place in the one order of a topic.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from weir.client.core.delivered_batches import Delivered, Picked
+from weir.client.core.delivered_batches import Delivered, Picked, SlicedDelivered
 from weir.errors import BadBatch
 from weir.model.batch import Columns
 from weir.model.limits import ACK_RANGES_MAX
@@ -129,13 +130,20 @@ def sorted_out(
         if one.batch.header.columns & _EXPIRES and (over := _expired(one, now)):
             expired += [run for piece in pieces for run in within(over, *piece)]
             pieces = without(pieces, over)
-        if pieces:
-            left.append(_trimmed(one, pieces))
+        if pieces and (trimmed := _trimmed(one, pieces)) is not None:
+            left.append(trimmed)
     return left, expired
 
 
-def _trimmed(one: Delivered, pieces: Sequence[Run]) -> Delivered:
+def _trimmed(one: Delivered, pieces: Sequence[Run]) -> Delivered | None:
     (first, _), (_, behind) = pieces[0], pieces[-1]
+    if isinstance(one, SlicedDelivered):
+        lies = one.batch.offsets
+        ends = ((bisect_left(lies, a), bisect_left(lies, b)) for a, b in pieces)
+        picked = tuple(chain.from_iterable(range(*run) for run in ends))
+        if not picked:
+            return None
+        return Picked(one.topic, one.partition, one.batch, first, behind, picked)
     if len(pieces) == 1:
         if (first, behind) == (one.offset, one.next_offset):
             return one
@@ -151,8 +159,8 @@ def _expired(delivered: Delivered, now: int) -> list[Run]:
     except BadBatch:
         return []  # whoever splits it is told what to do
     assert expires is not None  # the header said so
-    first = delivered.batch.header.first_offset
-    return joined(first + row for row, at in enumerate(expires) if 0 < at <= now)
+    offsets = zip(delivered.batch.offsets, expires, strict=True)
+    return joined(offset for offset, at in offsets if 0 < at <= now)
 
 
 class Acks:

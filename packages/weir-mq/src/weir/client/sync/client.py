@@ -230,6 +230,11 @@ class Reader(Twin[readers.Reader]):
         """What has one order: each "partition", or all together ("total"); "" until it is open."""
         return self._of.order
 
+    @property
+    def late(self) -> int:
+        """How many messages came too late for an order of best effort, and were left out."""
+        return self._of.late
+
     def open(self) -> Reader:
         """Fill `positions`, and begin to fetch. Raises `UnknownTopic`."""
         self._background.run(self._of.open())

@@ -349,13 +349,15 @@ class ClusterList(ControlReply, frozen=True, array_like=True):
     """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`.
 
     Offsets in `voids` hold no message, because their scatterings were aborted. Of many runs
-    only the last are listed; the field is left out if there are none.
+    only the last are listed; the field is left out if there are none. `tags` has, by cluster, the
+    tags of those that take some tags alone, "" for messages without one; left out if none does.
     """
 
     start: int
     end: int
     clusters: list[ClusterInfo]
     voids: tuple[tuple[int, int], ...] = ()
+    tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class ListClusters(ControlRequest, frozen=True, array_like=True):

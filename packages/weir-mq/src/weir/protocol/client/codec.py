@@ -135,7 +135,7 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, m.Fetch) and not request.tags:
+    if isinstance(request, m.Fetch | m.OpenCluster | m.Pull) and not request.tags:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
     if type(request) is m.CreateTopic and not request.key_by:
@@ -224,12 +224,14 @@ def _bare(reply: m.ControlReply) -> object:
     match reply:
         case m.Welcome(met=True):
             return msgspec.structs.astuple(reply)[:-1]
-        case m.Barriers(ends=()) | a.ClusterList(voids=()):
+        case m.Barriers(ends=()) | m.ClusterIsOpen(tags=()):
             return msgspec.structs.astuple(reply)[:-1]
         case m.TopicInfo(ends=ends, schema=0, checked=False, key_by=""):
             return msgspec.structs.astuple(reply)[: -3 if ends else -4]
         case m.TopicInfo(key_by=""):
             return msgspec.structs.astuple(reply)[:-1]
+        case a.ClusterList(voids=voids, tags=()):
+            return msgspec.structs.astuple(reply)[: -1 if voids else -2]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):

@@ -12,7 +12,12 @@ import msgspec
 from weir.codec import Buffer, Unsigned8
 from weir.errors import DamagedRange, StaleGrant, UnknownCluster
 from weir.model.ids import Address, Natural
-from weir.model.limits import ACK_RANGES_MAX, PARTITIONS_PER_TOPIC_MAX
+from weir.model.limits import (
+    ACK_RANGES_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    TAG_BYTES_MAX,
+    TAGS_PER_FETCH_MAX,
+)
 from weir.model.topic import Mode
 from weir.order.clock import milliseconds_of
 from weir.protocol.client.declaration import (
@@ -32,14 +37,28 @@ Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANG
 Offsets = Annotated[tuple[Natural, ...], msgspec.Meta(max_length=PARTITIONS_PER_TOPIC_MAX)]
 
 
+#: Tags of a cluster or of a fetch.
+WantedTags = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=TAG_BYTES_MAX)], ...],
+    msgspec.Meta(max_length=TAGS_PER_FETCH_MAX),
+]
+
+
 class ClusterIsOpen(ControlReply, frozen=True, array_like=True):
-    """A majority knows that the cluster has the mode that was asked for."""
+    """A majority knows that the cluster has the mode that was asked for, and these `tags`, sorted.
+    A broker of an earlier release filters nothing, and says none.
+    """
+
+    tags: WantedTags = ()
 
 
 class OpenCluster(ControlRequest, frozen=True, array_like=True):
     """Set the `mode` of a cluster in all partitions of its topic; send it to partition 0. A cluster
     without a mode gets this one, and begins. Answered by `ClusterIsOpen`; `BadRequest` refuses
     any mode but the cluster's. Consumers ask it before they pull.
+
+    With `tags`, the cluster takes only messages with one of them, "" for messages without a tag;
+    all others are done. They are chosen with the mode, and other tags are refused the same.
     """
 
     declaration = Declaration(
@@ -54,6 +73,7 @@ class OpenCluster(ControlRequest, frozen=True, array_like=True):
     address: Address
     cluster: str
     mode: Mode
+    tags: WantedTags = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +117,7 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     if the client loses them, that was an attempt.
     Once a lease of the client has ended that ran when the pull came, the pull is answered with
     nothing, for the client may have begun more since. None: the client does not say, as those of
-    earlier releases.
+    earlier releases. `tags` are the cluster's, as in `OpenCluster`: other ones are refused.
     """
 
     declaration = Declaration(
@@ -132,6 +152,7 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     lease_ms: Natural = 30_000
     mode: Mode = Mode.SHARED
     begun: Runs | None = None
+    tags: WantedTags = ()
 
 
 class Withdrawn(ControlReply, frozen=True, array_like=True):

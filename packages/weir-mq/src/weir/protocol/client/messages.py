@@ -30,7 +30,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.ids import Address, Natural
-from weir.model.limits import PINGED_PARTITIONS_MAX, TAG_BYTES_MAX, TAGS_PER_FETCH_MAX
+from weir.model.limits import PINGED_PARTITIONS_MAX
 from weir.protocol.client import (
     access,
     consumers,
@@ -69,6 +69,7 @@ from weir.protocol.client.consumers import Runs as Runs
 from weir.protocol.client.consumers import SeekCursor as SeekCursor
 from weir.protocol.client.consumers import TakeTurn as TakeTurn
 from weir.protocol.client.consumers import Turn as Turn
+from weir.protocol.client.consumers import WantedTags as WantedTags
 from weir.protocol.client.consumers import Withdraw as Withdraw
 from weir.protocol.client.consumers import Withdrawn as Withdrawn
 from weir.protocol.client.declaration import (
@@ -108,12 +109,6 @@ from weir.protocol.client.relays import AskRelay as AskRelay
 from weir.protocol.client.relays import RelayTold as RelayTold
 
 PROTOCOL = 1
-
-#: Tags that a fetch asks for.
-WantedTags = Annotated[
-    tuple[Annotated[str, msgspec.Meta(max_length=TAG_BYTES_MAX)], ...],
-    msgspec.Meta(max_length=TAGS_PER_FETCH_MAX),
-]
 
 #: What fits the signed fields that a number may be copied into; from below it always does.
 Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]

@@ -67,6 +67,8 @@ RECORDS: list[c.ControlRecord] = [
     reg.Attributed("user:default/ann#3", "192.0.2.7", 70, reg.TopicDeleted(3)),
     reg.ProducerOpened(50, 1, "anonymous"),
     part.ClusterOpened("c", Mode.KEYED),
+    part.FilteredClusterOpened("c", Mode.KEYED, ("", "a")),
+    part.UnwantedSkipped("c", [(0, 4), (9, 12)]),
     part.MessagesGranted("c", 7, 0, 5, 100, 90),
     part.MessagesGranted("c", 7, 0, 5, 100, 90, [(0, 2), (4, 5)]),
     part.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
@@ -122,6 +124,19 @@ def test_what_is_stored_of_devices_has_these_bytes() -> None:
         part.HubBuried(0xA17): "92ad6875622d746f6d6273746f6e65cd0a17",
     }
     for record, data in stored.items():
+        assert c.encode_control(record).hex() == data
+        assert c.decode_control(bytes.fromhex(data)) == record
+
+
+def test_what_is_stored_of_clusters_with_tags_has_these_bytes() -> None:
+    """Level 3, as above; of clusters without tags it is as in level 1."""
+    filtered = part.FilteredClusterOpened("c", Mode.KEYED, ("", "a"))
+    stored: list[tuple[c.ControlRecord, str]] = [
+        (part.ClusterOpened("c", Mode.KEYED), "93a7636c7573746572a16301"),
+        (filtered, "94ac636c75737465722d74616773a1630192a0a161"),
+        (part.UnwantedSkipped("c", [(0, 4), (9, 12)]), "93a8756e77616e746564a1639292000492090c"),
+    ]
+    for record, data in stored:
         assert c.encode_control(record).hex() == data
         assert c.decode_control(bytes.fromhex(data)) == record
 
