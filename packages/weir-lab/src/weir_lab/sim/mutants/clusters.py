@@ -16,6 +16,7 @@ from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import Delays
 from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.scenarios.filters import play_filters
 from weir_lab.sim.shape import NODE_HANDLERS
 
 #: One node, and handlers beside clients that consume in turns.
@@ -165,4 +166,25 @@ def a_dead_letter_is_acked_unpublished(patch: Patch) -> None:
         "weir.app.dispatcher",
         "await self._bury(part.message, part.attempts, dead.reason)",
         "part.attempts",
+    )
+
+
+@mutant(seed=1, breaks={"Live", "Handled"}, play=play_filters)
+def the_frontier_passes_what_was_looked_at(patch: Patch) -> None:
+    """What is skipped for its tags moves no frontier past what is wanted (ADR 0114 §4)."""
+    patch.source(
+        "weir.broker.state.clusters",
+        "        self.done.add(first, behind)\n",
+        "        self.done.add(first, behind)\n"
+        "        self.frontier = max(self.frontier, behind)\n",
+    )
+
+
+@mutant(seed=0, breaks={"ReadWhole"}, play=play_filters)
+def a_batch_is_wanted_by_one_of_its_tags(patch: Patch) -> None:
+    """Of a batch with other tags too, a cluster gets the messages that match (ADR 0114 §3)."""
+    patch.source(
+        "weir.broker.runtime.filtering",
+        "    if len(wanted) == len(listed):\n        return whole\n",
+        "    if wanted:\n        return whole\n",
     )

@@ -21,6 +21,7 @@ from weir_lab.sim.mutants import (
 from weir_lab.sim.mutants.planting import Mutant, all_in
 from weir_lab.sim.outcome import Outcome
 from weir_lab.sim.scenarios.cut_off_shards import play_cut_off_shards
+from weir_lab.sim.scenarios.filters import play_filters
 from weir_lab.sim.scenarios.revocations import play_revocations
 
 _WRITTEN: tuple[Mutant, ...] = tuple(
@@ -45,8 +46,10 @@ _OF_USERS = play_revocations, play_cut_off_shards
 
 #: Of access: tests of their own play a few worlds each, for a world of users takes seconds.
 ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play in _OF_USERS)
+#: Of readers and clusters with tags, as of access.
+FILTERS = tuple(mutant for mutant in _WRITTEN if mutant.play is play_filters)
 #: All others.
-MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play not in _OF_USERS)
+MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play not in (*_OF_USERS, play_filters))
 
 #: Those with which a seed is kept.
 KEPT: tuple[Mutant, ...] = tuple(mutant for mutant in MUTANTS if mutant.is_kept)
