@@ -171,7 +171,7 @@ def a_dead_letter_is_acked_unpublished(patch: Patch) -> None:
 
 @mutant(seed=1, breaks={"Live", "Handled"}, play=play_filters)
 def the_frontier_passes_what_was_looked_at(patch: Patch) -> None:
-    """What is skipped for its tags moves no frontier past what is wanted (ADR 0114 §4)."""
+    """What is skipped for its tags moves no frontier past what is wanted (ADR 0115 §4)."""
     patch.source(
         "weir.broker.state.clusters",
         "        self.done.add(first, behind)\n",
@@ -182,7 +182,7 @@ def the_frontier_passes_what_was_looked_at(patch: Patch) -> None:
 
 @mutant(seed=0, breaks={"ReadWhole"}, play=play_filters)
 def a_batch_is_wanted_by_one_of_its_tags(patch: Patch) -> None:
-    """Of a batch with other tags too, a cluster gets the messages that match (ADR 0114 §3)."""
+    """Of a batch with other tags too, a cluster gets the messages that match (ADR 0115 §3)."""
     patch.source(
         "weir.broker.runtime.filtering",
         "    if len(wanted) == len(listed):\n        return whole\n",

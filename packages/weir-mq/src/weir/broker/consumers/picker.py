@@ -163,7 +163,7 @@ class PickerContext:
 
 
 class Unwanted:
-    """Messages without a tag of one cluster that are not known to be done yet (docs/adr/0114).
+    """Messages without a tag of one cluster that are not known to be done yet (docs/adr/0115).
 
     That they are done is an entry, which is proposed with the next grant, or at the next tick.
     """
