@@ -80,6 +80,7 @@ app = typer.Typer(
 )
 app.command()(server.init)
 app.command()(server.serve)
+app.command()(server.relay)
 app.command()(dev.dev)
 app.add_typer(topics.app)
 app.add_typer(clusters.app)

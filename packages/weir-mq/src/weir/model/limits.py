@@ -247,6 +247,9 @@ HOLDS_MAX = 1_024
 HOLD_MS_DEFAULT = 24 * 3600 * 1000
 HOLD_BYTES_DEFAULT = 64 * 1024 * MIB
 HOLDS_STORED_EVERY_MS = 10 * 60 * 1000
+# Topics that a relay node keeps, and bytes that wait for its disk before it pulls no more.
+RELAY_TOPICS_MAX = 1_024
+RELAY_UNSYNCED_BYTES_MAX = 64 * MIB
 # Promotions that cut a partition's log, and ranges that a relay has lost.
 FORKS_MAX = 1_024
 GAPS_MAX = 65_536

@@ -1,0 +1,85 @@
+"""The folder of a relay node: whose copy it holds, which topics, and its log.
+
+relay.json   system, BrokerSet and node ids; written once, when the core answers for the first time
+topics.json  the topics as the core described them last, so that they are served while it is away
+log/         the log
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from weir.errors import WeirError
+from weir.protocol.client.admin import TopicInfo
+from weir.server.disk.file_disk import FileDisk
+
+_FOUNDED, _TOPICS, _LOG = "relay.json", "topics.json", "log"
+
+
+class BadRelayFolder(WeirError):
+    """A folder that is not the one of this relay."""
+
+
+class Founded(msgspec.Struct, frozen=True):
+    """Who a relay is: set and node are what it tells the core."""
+
+    system: int
+    brokerset: int
+    node: int
+
+
+class RelayFolder:
+    """A folder that one relay node at a time has open."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, made if it is not there. Raises `FolderInUse`, `OSError`, `BadRelayFolder`."""
+        if (path / "node.json").exists():
+            raise BadRelayFolder(
+                f"{path} is the folder of a node of the core: give the relay one of its own"
+            )
+        self._files = FileDisk(path)
+        self.path = path
+
+    def founded(self) -> Founded | None:
+        """Return who the relay is; None in a new folder. Raises `BadRelayFolder`."""
+        data = self._read(_FOUNDED)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=Founded)
+        except msgspec.DecodeError as error:
+            raise BadRelayFolder(
+                f"{self.path / _FOUNDED} cannot be read ({error}): remove the folder, and the "
+                "relay pulls everything again"
+            ) from None
+
+    def found(self, founded: Founded) -> None:
+        """Write down who the relay is."""
+        self._files.replace(_FOUNDED, msgspec.json.encode(founded))
+
+    def topics(self) -> list[TopicInfo]:
+        """Return the topics as they were last described; none where that cannot be read."""
+        data = self._read(_TOPICS)
+        try:
+            return msgspec.json.decode(data, type=list[TopicInfo]) if data else []
+        except msgspec.DecodeError:
+            return []  # the core tells them again
+
+    def keep_topics(self, topics: list[TopicInfo]) -> None:
+        """Write down the topics."""
+        self._files.replace(_TOPICS, msgspec.json.encode(topics))
+
+    def disk(self) -> FileDisk:
+        """Open the folder of the log."""
+        return FileDisk(self.path / _LOG)
+
+    def close(self) -> None:
+        """Give up the folder."""
+        self._files.close()
+
+    def _read(self, name: str) -> bytes | None:
+        if name not in self._files.names():
+            return None
+        return self._files.read(name, 0, self._files.size(name))

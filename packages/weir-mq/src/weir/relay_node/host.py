@@ -1,0 +1,391 @@
+"""Hosts the partitions of a relay on asyncio: connections to the core, the disk, and time.
+
+The event loop owns everything; flushes, reads, checkpoints and new files run in threads. Pulls go
+by the client of a reader, which finds leaders, dials again with backoff, and never ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
+from weir.client.core.retries import Backoff
+from weir.errors import (
+    AccessRevoked,
+    DiskFailed,
+    NotAuthenticated,
+    RemoteProtocolError,
+    Unauthorized,
+    Unavailable,
+    UnknownTopic,
+    WeirError,
+)
+from weir.model.ids import partition_of, topic_of
+from weir.model.limits import RELAY_TOPICS_MAX, RELAY_UNSYNCED_BYTES_MAX
+from weir.model.topic import RESERVED_NAMESPACE
+from weir.protocol.client import messages as m
+from weir.relay import messages as r
+from weir.relay.lower import Me
+from weir.relay.ports import AnswerCame, Event, FilterToldFrom, RefusalCame, UpperNode
+from weir.relay.rows import Tags
+from weir.relay_node.disk import RelayDisk
+from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
+from weir.relay_node.partitions import Asked, Outcome, RelayPartitions
+from weir.server.disk.file_disk import die
+
+log = logging.getLogger(__name__)
+
+#: A pull that the core does not answer fails before the relay's machine gives it up (5 s).
+_PULL_WAIT = 1.0
+_REQUEST_TIMEOUT = 3.0
+_RETRY = Backoff(first=0.05, most=2.0)
+_RETRY_MS, _REFUSED_MS = 300, 2_000
+_TICK = 0.25
+#: A full disk holds up a stop for so many seconds.
+_STOP_WITHIN = 10.0
+#: The core is one upper node to a relay: the client finds who leads a partition there.
+CORE = UpperNode(0, 1, True)
+_LOOK_EVERY = 2.0
+#: Ends what the core's access refuses: until a pull is allowed again, nobody is served.
+_BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """What a relay is told: the core's hosts, which set and node it is, which topics (none: all)
+    and tags (None: all messages) it keeps.
+    """
+
+    hosts: list[tuple[str, int]]
+    brokerset: int = 0
+    #: 0: drawn when the relay reaches the core for the first time.
+    node: int = 0
+    topics: frozenset[str] = frozenset()
+    tags: Tags = None
+
+    @property
+    def core(self) -> str:
+        """The core's address, for people."""
+        return "weir://" + ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+@dataclass(slots=True)
+class RelayedTopic:
+    """A topic: as the core describes it, and where its partitions are led there. While the core
+    does not let this relay read it, `barred` says why.
+    """
+
+    info: m.TopicInfo
+    places: Places | None = None
+    barred: str = ""
+    news: dict[int, asyncio.Event] = field(default_factory=dict)
+
+
+def wall_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class RelayHost:
+    """A running relay node."""
+
+    def __init__(
+        self, config: RelayConfig, folder: RelayFolder, founded: Founded, disk: RelayDisk
+    ) -> None:  # fmt: skip
+        """Host what the store of a disk holds; `start` begins."""
+        self.config = config
+        self.founded = founded
+        self._folder = folder
+        self.disk = disk
+        me = Me(founded.system, founded.brokerset, founded.node, 0)
+        self.partitions = RelayPartitions(disk.store, me, CORE, wall_ms())
+        #: By number.
+        self.topics: dict[int, RelayedTopic] = {}
+        #: The connections to the core; None until it answered once.
+        self.network: NetworkClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: By group, pulls that wait for the disk.
+        self._waiting: dict[int, r.Pull] = {}
+        self._stopping = False
+        self._flusher: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._ended = asyncio.Event()
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self, network: NetworkClient | None) -> None:
+        """Serve what is here, and pull: by these connections to the core, or once it answers."""
+        self.network = network
+        for info in self._folder.topics():
+            self._take_topic(info)
+        for work in (self._reach, self._tick, self.disk.make_spares):
+            self._spawn(self._run(work))
+        self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
+
+    async def ended(self) -> None:
+        """Return once something failed for good; raise it."""
+        await self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """Make durable what is here, save a checkpoint, and end."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.network is not None:
+            await self.network.close()
+        self.disk.dirty.set()
+        if self._flusher is not None:  # a flush that is under way comes to its end
+            await asyncio.wait((self._flusher,), timeout=_STOP_WITHIN)
+            self._flusher.cancel()
+        await self.disk.save_checkpoint(self.partitions.states())
+        self.disk.close()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        try:
+            await work()
+        except DiskFailed as error:
+            die(0, error)
+        except Exception as error:
+            log.exception("the relay ends")
+            self._failure = self._failure or error
+            self._ended.set()
+
+    # -- the core ----------------------------------------------------------------------------
+
+    async def _reach(self) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            if self.network is None and (network := await reach(self.config, tries)) is not None:
+                tries = 0
+                self.network = network  # it is closed when this relay stops
+                assert network.welcome is not None
+                check_system(self.founded, network.welcome, self.config)
+            if self.network is not None:
+                await self._look(self.network)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _look(self, network: NetworkClient) -> None:
+        try:
+            await self._look_for_topics(network)
+        except _BARRED as error:
+            for topic in self.topics.values():
+                topic.barred = str(error)
+        except WeirError as error:
+            log.debug("the core does not tell its topics: %s", error)
+        if network.error is not None:  # it will never answer by these connections again
+            self.network = None
+            for topic in self.topics.values():
+                topic.places = None
+            await network.close()
+
+    async def _look_for_topics(self, network: NetworkClient) -> None:
+        after, found = "", list[m.TopicInfo]()
+        while True:
+            page = await network.request(m.ListTopics("", after), m.TopicList)
+            found += page.topics
+            if not page.more or not page.topics:
+                break
+            after = page.topics[-1].full_name
+        wanted = self.config.topics
+        changed = False
+        for info in found:
+            full = f"{info.namespace}/{info.name}"
+            if info.namespace == RESERVED_NAMESPACE or (wanted and full not in wanted):
+                continue
+            changed = self._take_topic(info) or changed
+        if changed:
+            kept = [topic.info for topic in self.topics.values()]
+            await self.disk.in_thread(self._folder.keep_topics, kept)
+
+    def _take_topic(self, info: m.TopicInfo) -> bool:
+        """Relay a topic as it is described now; return whether anything is new."""
+        known = self.topics.get(info.id)
+        if known is None:
+            if len(self.topics) >= RELAY_TOPICS_MAX:
+                log.warning("%s is not relayed: %d topics are", info.full_name, len(self.topics))
+                return False
+            known = self.topics[info.id] = RelayedTopic(info)
+        is_new = known.info != info or not known.news
+        known.info = info
+        for address in info.addresses:
+            if address.group not in self.partitions.held:
+                known.news.setdefault(address.group, asyncio.Event())
+                self._send(self.partitions.open(address.group, self.config.tags, wall_ms()))
+        return is_new
+
+    def _send(self, asked: Sequence[Asked]) -> None:
+        for message in asked:
+            if self._stopping:
+                return
+            if isinstance(message, r.Pull) and self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX:
+                self._waiting[message.group] = message  # until the disk has taken more
+            else:
+                self._spawn(self._run(partial(self._ask, message)))
+        self.disk.dirty.set()
+
+    async def _ask(self, message: Asked) -> None:
+        group = message.group
+        event = await self._answer_to(group, message)
+        if event is not None and group in self.partitions.held and not self._stopping:
+            self._take(group, self.partitions.handle(group, event, wall_ms()))
+
+    async def _answer_to(self, group: int, message: Asked) -> Event | None:
+        """Return what came of a message; None if that is nothing."""
+        number = 0 if isinstance(message, r.SayHold) else message.number
+        topic, network = self.topics.get(topic_of(group)), self.network
+        if topic is None:
+            return None
+        if network is None:
+            await asyncio.sleep(_RETRY_MS / 1_000)
+            return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+        if topic.places is None:
+            topic.places = Places(network, topic.info.full_name, topic.info)
+        payload = b"".join(r.encode_message(message))
+        try:
+            if partition_of(group) >= len(topic.places):
+                await topic.places.find_again()
+            if partition_of(group) >= len(topic.places):  # who was asked has not heard of it yet
+                return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+            told = await topic.places.ask(
+                partition_of(group),
+                lambda address: m.AskRelay(address, payload),
+                m.RelayTold,
+                wait=_PULL_WAIT,
+            )
+            topic.barred = ""
+            return event_of(b"".join(told.message), CORE)
+        except UnknownTopic:
+            return self._refused(message, r.TopicGone(group, number))
+        except _BARRED as error:
+            if not topic.barred:
+                log.warning("the core does not let this relay read %s: %s",
+                            topic.info.full_name, error)  # fmt: skip
+            topic.barred = str(error)
+            return self._refused(message, r.Overloaded(group, number, _REFUSED_MS))
+        except RemoteProtocolError as error:
+            log.warning("the core sent what makes no sense: %s", error)
+            return self._refused(message, r.Overloaded(group, number, _REFUSED_MS))
+        except WeirError as error:
+            log.debug("group %d: %s", group, error)
+            return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+
+    def _refused(self, message: Asked, refusal: r.AnyRefusal) -> Event | None:
+        return RefusalCame(CORE, refusal) if isinstance(message, r.Pull) else None
+
+    def _take(self, group: int, outcome: Outcome) -> None:
+        topic = self.topics.get(topic_of(group))
+        if outcome.is_over:
+            self._forget(topic_of(group))
+            return
+        self._send(outcome.sends)
+        if outcome.moved and topic is not None and (news := topic.news.get(group)) is not None:
+            topic.news[group] = asyncio.Event()
+            news.set()
+
+    def _forget(self, number: int) -> None:
+        """The core has no such topic any more."""
+        topic = self.topics.pop(number, None)
+        if topic is None:
+            return
+        log.info("%s is gone from the core, and from here", topic.info.full_name)
+        for group, news in topic.news.items():
+            self.partitions.close(group)
+            news.set()
+        self._spawn(self._run(self._keep_topics))
+
+    async def _keep_topics(self) -> None:
+        kept = [topic.info for topic in self.topics.values()]
+        await self.disk.in_thread(self._folder.keep_topics, kept)
+
+    # -- readers -----------------------------------------------------------------------------
+
+    def core(self) -> NetworkClient:
+        """Return the connections to the core. Raises `Unavailable` while it is not reached."""
+        if self.network is None or not self.network.is_up:
+            raise Unavailable(f"the core at {self.config.core} is not reached: try again shortly")
+        return self.network
+
+    # -- the disk ----------------------------------------------------------------------------
+
+    async def _flush(self) -> None:
+        while not self._stopping:
+            await self.disk.dirty.wait()
+            self.disk.dirty.clear()
+            await self._flush_all()
+            if self.disk.store.is_due:
+                await self.disk.save_checkpoint(self.partitions.states())
+
+    async def _flush_all(self) -> None:
+        while (tokens := await self.disk.flush()) is not None:
+            self._send(self.partitions.synced(tokens, wall_ms()))
+            if self._waiting and self.disk.unsynced <= RELAY_UNSYNCED_BYTES_MAX:
+                waiting, self._waiting = self._waiting, {}
+                self._send([one for one in waiting.values() if one.group in self.partitions.held])
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            for group in self.partitions:
+                if group in self.partitions.held and group not in self._waiting:
+                    self._take(group, self.partitions.tick(group, wall_ms()))
+            if self.disk.store.log.staged is None:
+                self.disk.store.log.mark_idle()
+                self.disk.dirty.set()
+
+
+async def reach(config: RelayConfig, tries: int) -> NetworkClient | None:
+    """Return connections to the core; None if it does not answer now, which is told of the first of
+    many `tries`.
+    """
+    network = NetworkClient(
+        config.hosts, name="weir-relay", retry=_RETRY, request_timeout=_REQUEST_TIMEOUT,
+        random=Random(),
+    )  # fmt: skip
+    try:
+        await network.start()
+    except WeirError as error:
+        level = logging.WARNING if tries == 1 else logging.DEBUG
+        log.log(level, "the core at %s is not reached: %s", config.core, error)
+        return None
+    return network
+
+
+def check_system(founded: Founded, welcome: m.Welcome, config: RelayConfig) -> None:
+    """Raise `BadRelayFolder` unless the core is of the system that the folder holds a copy of."""
+    if founded.system != welcome.system:
+        raise BadRelayFolder(
+            f"this folder holds a copy of system {founded.system:x}, and {config.core} is of "
+            f"system {welcome.system:x}: give this relay another folder, or the core it had"
+        )
+
+
+def event_of(payload: bytes, upper: UpperNode) -> Event | None:
+    """Return what an upper node says; None if it says nothing. Raises `RemoteProtocolError`."""
+    if not payload:
+        return None
+    message, data = r.decode_message(payload)
+    match message:
+        case r.Answer():
+            return AnswerCame(upper, message, data)
+        case r.FilterFrom():
+            return FilterToldFrom(upper, message)
+        case r.Pull() | r.AskFilter() | r.SayHold():
+            raise RemoteProtocolError(f"the core asks a {type(message).__name__} of a relay")
+        case _:
+            return RefusalCame(upper, message)

@@ -1,0 +1,150 @@
+"""Connections of clients to a relay: bytes to requests, and answers back, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from weir.errors import NoHello, RemoteProtocolError, TooLarge, WeirError
+from weir.model.limits import CONTROL_FRAME_BYTES_MAX, HELLO_WITHIN_MS, KIB, MIB
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
+from weir.protocol.frame import ClientFrame
+from weir.relay_node.requests import AnswerRoom, RelayRequests, refusal_of
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 1_000
+#: Of one connection, so many requests are under way; it is not read from meanwhile.
+PENDING_MAX = 32
+#: So many bytes of answers are in memory for all connections together.
+ANSWERS_BYTES = 128 * MIB
+#: What an answer may take while it is made.
+_ANSWER_BYTES = 4 * MIB
+#: A client that takes nothing for so many seconds is cut off: others wait for the room.
+_STALLED = 30.0
+_READ = 256 * KIB
+#: Of one connection, so many large answers are made or sent at once.
+_LARGE_MAX = 2
+#: What ends a connection.
+_ENDED = (ConnectionError, TimeoutError, RemoteProtocolError)
+
+
+class Listener:
+    """Serves clients on one port."""
+
+    def __init__(self, requests: RelayRequests) -> None:
+        """Answer by `requests`."""
+        self._requests = requests
+        self._room = asyncio.Semaphore(ANSWERS_BYTES // _ANSWER_BYTES)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises `OSError`."""
+        self._server = await asyncio.start_server(self._accept, host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close all connections, and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await _Connection(self._requests, self._room, reader, writer).run()
+        except (*_ENDED, asyncio.CancelledError) as error:
+            log.debug("a connection ended: %r", error)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(
+        self, requests: RelayRequests, room: asyncio.Semaphore, reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:  # fmt: skip
+        self._requests = requests
+        self._room = room
+        self._reader = reader
+        self._writer = writer
+        self._stream = ClientStream()
+        self._slots = asyncio.Semaphore(PENDING_MAX)
+        self._large = asyncio.Semaphore(_LARGE_MAX)
+        self._sending = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeted = False
+
+    async def run(self) -> None:
+        """Serve until it ends. Raises what ended it."""
+        try:
+            while True:
+                limit = None if self._greeted else HELLO_WITHIN_MS / 1_000
+                data = await asyncio.wait_for(self._reader.read(_READ), limit)
+                if not data:
+                    return
+                for frame in self._stream.receive(data):
+                    await self._begin(frame)
+                if self._stream.claimed > CONTROL_FRAME_BYTES_MAX:
+                    await self._refuse_large()
+                    return
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _begin(self, frame: ClientFrame) -> None:
+        await self._slots.acquire()
+        task = asyncio.get_running_loop().create_task(self._serve(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        if not self._greeted:
+            await asyncio.wait((task,))  # nothing is answered before the hello
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is not None:
+            log.debug("a connection ends: %r", task.exception())
+            self._writer.close()
+
+    async def _serve(self, frame: ClientFrame) -> None:
+        async with AnswerRoom(self._large, self._room) as room:
+            await self._answer(frame, room)
+
+    async def _answer(self, frame: ClientFrame, room: AnswerRoom) -> None:
+        reply: m.Reply
+        try:
+            request = decode_request(frame)
+            if not self._greeted and not isinstance(request, m.Hello):
+                raise NoHello("say hello first")
+            reply = await self._requests.answer(request, room)
+            self._greeted = self._greeted or isinstance(request, m.Hello)
+        except WeirError as error:
+            reply = refusal_of(error)
+        await self._send(reply, frame.opcode, frame.correlation)
+
+    async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:
+        async with self._sending:
+            self._writer.writelines(encode_reply(reply, opcode, correlation))
+            await asyncio.wait_for(self._writer.drain(), _STALLED)
+
+    async def _refuse_large(self) -> None:
+        """No client of a relay has much to say: what is sent is a publish."""
+        unfinished = self._stream.unfinished
+        if unfinished is not None:
+            error = TooLarge("a relay takes no messages: publish to the core", 0)
+            await self._send(refusal_of(error), *unfinished)

@@ -1,0 +1,183 @@
+"""The partitions of a relay node: machines of `weir.relay.partition` over one store. No I/O: what
+is to be sent to the core is returned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from weir.model.ids import partition_of, topic_of
+from weir.model.limits import KIB, MIB
+from weir.relay.lower import Me
+from weir.relay.messages import AskFilter, Mark, Pull, SayHold
+from weir.relay.partition import RelayPartition, Settings
+from weir.relay.ports import (
+    Alarm,
+    AnswerCame,
+    AppendEntry,
+    ChildrenSet,
+    Effect,
+    Event,
+    InterestSet,
+    Moved,
+    ReclaimBelow,
+    RetentionSet,
+    SendToUpper,
+    Synced,
+    Ticked,
+    TopicEnded,
+    UpperNode,
+    UppersSet,
+)
+from weir.relay.rows import StoredBatches, Tags
+from weir.relay.state import MarkRegisters, RelayState
+from weir.relay_node.store import RelayStore
+
+log = logging.getLogger(__name__)
+
+#: What all pulls together may bring at once: each partition's credit is a share of it.
+CREDIT_BYTES = 64 * MIB
+_CREDIT_LEAST = 64 * KIB
+_CREDIT_MOST = 4 * MIB
+#: Pulls are numbered from the time of the start on, so that none is used twice.
+Asked = Pull | AskFilter | SayHold
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition, and what readers are told beside its messages: the core's end as of its last
+    answer, and the newest mark.
+    """
+
+    machine: RelayPartition
+    head: int = 0
+    mark: Mark | None = None
+    #: How many answers came since the start.
+    answers: int = 0
+
+    @property
+    def state(self) -> RelayState:
+        """What the log says."""
+        return self.machine.state
+
+    @property
+    def committed(self) -> int:
+        """The core's end, as far as it is known here."""
+        return max(self.head, self.state.end)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of an event: what to send to the core, and whether the topic is gone or readers
+    have something new.
+    """
+
+    sends: list[Asked] = field(default_factory=list)
+    is_over: bool = False
+    moved: bool = False
+
+
+class RelayPartitions:
+    """All partitions that this node relays, by the number of their group."""
+
+    def __init__(self, store: RelayStore, me: Me, core: UpperNode, now_ms: int) -> None:
+        """Go on with what the store holds; nothing is pulled before `open`."""
+        self._store = store
+        self._me = me
+        self._core = core
+        self._first_number = now_ms
+        self.held: dict[int, Held] = {}
+        #: By topic, how far its one order is complete by the marks that came.
+        self.orders: dict[int, MarkRegisters] = {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self.held))
+
+    def open(self, group: int, tags: Tags, now_ms: int) -> list[Asked]:
+        """Begin to pull a partition, unless that is under way; return what to send."""
+        if group in self.held:
+            return []
+        state = self._store.states.pop(group, None) or RelayState()
+        settings = Settings(self._me._replace(group=group), first_number=self._first_number)
+        machine = RelayPartition(settings, state, StoredBatches(), now_ms)
+        self.held[group] = Held(machine)
+        sends: list[Asked] = []
+        for event in (ChildrenSet(frozenset()), UppersSet((self._core,)), InterestSet(tags)):
+            sends += self.handle(group, event, now_ms).sends
+        return sends
+
+    def close(self, group: int) -> None:
+        """The topic is gone: forget what is here of it."""
+        self.held.pop(group, None)
+        self._store.drop_group(group)
+
+    def handle(self, group: int, event: Event, now_ms: int) -> Outcome:
+        """Take an event of a partition; store what it brings, and return the rest."""
+        held, outcome = self.held[group], Outcome()
+        effects: list[Effect] = []
+        if isinstance(event, AnswerCame):
+            held.head = event.answer.head
+            held.answers += 1
+            # What the core keeps is kept here.
+            effects += held.machine.handle(RetentionSet(event.answer.log_start), now_ms)
+        for effect in effects + held.machine.handle(event, now_ms):
+            match effect:
+                case AppendEntry():
+                    self._store.append(group, effect)
+                case SendToUpper(_, message):
+                    outcome.sends.append(self._bounded(message))
+                case Moved():
+                    self._moved(group, held, effect)
+                    outcome.moved = True
+                case ReclaimBelow(index):
+                    self._store.drop_below(group, index)
+                case Alarm(kind, text):
+                    log.warning("%s: group %d: %s", kind, group, text)
+                case TopicEnded():
+                    outcome.is_over = True
+                case _:  # nobody pulls from this node
+                    raise AssertionError(f"{effect} in a relay without children")
+        return outcome
+
+    def _moved(self, group: int, held: Held, moved: Moved) -> None:
+        topic, partition = topic_of(group), partition_of(group)
+        order = self.orders.setdefault(topic, MarkRegisters())
+        if moved.cut_at >= 0:
+            held.mark = None
+            order.cut(partition)
+        for mark in moved.marks:
+            held.mark = mark
+            order.say(partition, mark)
+
+    def _bounded(self, message: Asked) -> Asked:
+        if not isinstance(message, Pull):
+            return message
+        share = CREDIT_BYTES // max(len(self.held), 1)
+        credit = min(max(share, _CREDIT_LEAST), _CREDIT_MOST, message.credit)
+        return msgspec.structs.replace(message, credit=credit)
+
+    def synced(self, tokens: tuple[object, ...], now_ms: int) -> list[Asked]:
+        """A flush is durable, which took entries (group, index); return what to send."""
+        newest: dict[int, int] = {}
+        for token in tokens:
+            if isinstance(token, tuple):
+                newest[token[0]] = token[1]
+        sends: list[Asked] = []
+        for group, index in newest.items():
+            if group in self.held:
+                sends += self.handle(group, Synced(index), now_ms).sends
+        return sends
+
+    def tick(self, group: int, now_ms: int) -> Outcome:
+        """The clock of a partition went on."""
+        return self.handle(group, Ticked(), now_ms)
+
+    def states(self) -> dict[int, RelayState]:
+        """Return the state of each partition, for a checkpoint; of those, too, that nobody opened
+        since the start.
+        """
+        return self._store.states | {group: held.state for group, held in self.held.items()}

@@ -1,0 +1,175 @@
+"""What readers get of a relay's partition: what a fetch brings, and why it is refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weir.codec import Buffer
+from weir.errors import BadRequest, Damaged, DamagedRange, OffsetOutOfRange, Unavailable
+from weir.model.batch import stored_header
+from weir.model.ids import LIMIT_MAX, partition_of
+from weir.model.limits import FETCH_BYTES_MAX
+from weir.protocol.client import messages as m
+from weir.relay.entries import ChunkStored, decode_entry
+from weir.relay.messages import Mark
+from weir.relay.portion import Plan, Portion, portion_of
+from weir.relay.rows import HOLDS_BATCH, RowKind, StoredBatches, Tags, covers
+from weir.relay.state import RelayState
+
+BATCHES = StoredBatches()
+_MORE, _SKIPPED, _VOID = int(RowKind.BATCH_MORE), int(RowKind.SKIPPED), int(RowKind.VOID)
+
+
+class EntriesRead:
+    """The entries that were read for an answer, by index."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: Mapping[int, Buffer]) -> None:
+        """Give these."""
+        self._found = found
+
+    def entry(self, index: int) -> Buffer:
+        """Return the bytes of an entry. Raises `Damaged` for one that was not read."""
+        if index not in self._found:
+            raise Damaged(f"entry {index} was not read")
+        return self._found[index]
+
+
+def wanted_by(fetch: m.Fetch) -> Tags:
+    """Return the tags that a fetch asks for; None: all messages."""
+    return frozenset(fetch.tags) if fetch.tags else None
+
+
+def check_fetch(state: RelayState, fetch: m.Fetch, topic: str, core: str) -> None:
+    """Raise why a fetch is refused: `Unavailable` while the log has not begun, `OffsetOutOfRange`
+    below its start, `DamagedRange` for what was lost on the way, and `BadRequest` for messages that
+    are not kept here. What lies behind its end may come.
+    """
+    offset = fetch.offset
+    now = state.filter_at(max(offset, state.start))
+    if not state.begun or now is None:
+        raise Unavailable(f"nothing of {topic} has come to this relay yet: try again shortly")
+    if offset < state.start:
+        raise OffsetOutOfRange(
+            f"offset {offset} is not here: this relay holds {state.start} to {state.end}",
+            state.start,
+        )
+    for first, behind in state.gaps:
+        if first <= offset < behind:
+            raise DamagedRange(
+                f"offsets {first} to {behind} of {topic} were gone from the core before they came "
+                f"here: read on at {behind}",
+                0,
+            )
+    wanted = wanted_by(fetch)
+    here = offset < state.end
+    is_kept = state.reach(offset, wanted) > offset if here else covers(now.tags, wanted)
+    if not is_kept:
+        kept = "all" if now.tags is None else ", ".join(repr(tag) for tag in sorted(now.tags))
+        raise BadRequest(
+            f"this relay does not keep all that is asked of {topic}: of offset {offset} it keeps "
+            f"the tags {kept}. Read with tags= among these, or from {core}"
+        )
+
+
+def plan_of(state: RelayState, fetch: m.Fetch) -> Plan | None:
+    """Return what is to be read for a fetch; None if there is nothing yet."""
+    wanted, credit = wanted_by(fetch), min(max(fetch.max_bytes, 1), FETCH_BYTES_MAX // 2)
+    until = state.reach(fetch.offset, wanted) if fetch.offset < state.end else fetch.offset
+    if until <= fetch.offset:
+        return None
+    indexes = state.entries_from(fetch.offset, until, credit)
+    # No chunk is told with messages: readers ask for those by their index.
+    return Plan(fetch.address.group, fetch.offset, until, wanted, credit, LIMIT_MAX - 1, indexes)
+
+
+def fetched_of(fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | None) -> m.Fetched:
+    """Return the answer to a fetch, as the core would give it. `committed` is the core's end as far
+    as it is known here.
+    """
+    rows: list[Buffer] = []
+    voids: list[tuple[int, int]] = []
+    skipped: list[tuple[int, int]] = []
+    at, data, is_cut, stamp = portion.first, iter(portion.data), False, 0
+    for row in portion.rows:
+        behind = at + row.count
+        if row.kind in HOLDS_BATCH:
+            batch = next(data)
+            header = stored_header(batch)
+            if rows and header.first_offset < at:
+                break  # a batch that begins before what it covers is the first of an answer
+            rows.append(batch)
+            is_cut, stamp = row.kind == _MORE, row.stamp
+            at = behind
+            if header.next_offset > behind:
+                break
+            continue
+        if row.kind == _VOID:
+            voids.append((at, behind))
+        else:
+            skipped.append((at, behind))
+            is_cut = is_cut and row.stamp < stamp
+        at = behind
+    committed = max(committed, at)
+    barrier, partitions = barrier_of(fetch, mark, committed)
+    return m.Fetched(
+        fetch.address, fetch.offset, at, committed, tuple(rows), barrier, partitions,
+        tuple(voids), is_cut, bool(fetch.tags), tuple(skipped),
+    )  # fmt: skip
+
+
+def nothing_for(fetch: m.Fetch, committed: int, mark: Mark | None) -> m.Fetched:
+    """Return the answer that nothing has come in time."""
+    barrier, partitions = barrier_of(fetch, mark, committed)
+    return m.Fetched(
+        fetch.address, fetch.offset, fetch.offset, committed, (), barrier, partitions,
+        is_filtered=bool(fetch.tags),
+    )  # fmt: skip
+
+
+def barrier_of(fetch: m.Fetch, mark: Mark | None, committed: int) -> tuple[int, int]:
+    """Return barrier and partitions of an answer, of which `committed` is told: all messages up to
+    the barrier lie below that.
+    """
+    if mark is None or mark.through > committed:
+        return 0, 0
+    return mark.stamp, 0 if partition_of(fetch.address.group) else mark.partitions
+
+
+def read_portion(plan: Plan, found: Mapping[int, Buffer], state: RelayState) -> Portion | None:
+    """Return what a plan names of the entries that were `found`; None if that is nothing."""
+    indexes: list[int] = []
+    for index in plan.indexes:
+        if index not in found:
+            break
+        indexes.append(index)
+    if not indexes:
+        return None
+    plan = plan._replace(indexes=tuple(indexes))
+    portion = portion_of(plan, EntriesRead(found), state.chunks, BATCHES)
+    return portion if portion.next > portion.first else None
+
+
+def chunk_indexes(state: RelayState, index: int, count: int) -> list[int]:
+    """Return the own indexes of chunks from the core's `index` on, as many as follow it here."""
+    found = []
+    for at in range(index, index + count):
+        own = state.chunks.find(at)
+        if not own:
+            break
+        found.append(own)
+    return found
+
+
+def chunks_in(indexes: Sequence[int], found: Mapping[int, Buffer]) -> list[Buffer]:
+    """Return the chunks in entries that were read, up to the first that is missing."""
+    chunks: list[Buffer] = []
+    for index in indexes:
+        if index not in found:
+            break
+        record, data = decode_entry(found[index])
+        if not isinstance(record, ChunkStored):
+            raise Damaged(f"entry {index} holds no chunk")
+        chunks.append(data)
+    return chunks

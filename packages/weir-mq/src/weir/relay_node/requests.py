@@ -1,0 +1,320 @@
+"""What a relay answers its clients: reads from its own log, questions about the one order from the
+core, and that it takes no writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import msgspec
+
+from weir.codec import Buffer
+from weir.errors import (
+    BadName,
+    BadRequest,
+    Disconnected,
+    OffsetOutOfRange,
+    Overloaded,
+    Refused,
+    Unauthorized,
+    Unavailable,
+    UnknownTopic,
+    ValueLost,
+    WeirError,
+    WrongSystem,
+)
+from weir.model.ids import Address, partition_of, topic_of
+from weir.model.limits import (
+    BATCH_BYTES_MAX,
+    CHUNKS_PER_FETCH_MAX,
+    FETCH_BYTES_MAX,
+    PIPELINE_WINDOW,
+    RETRY_AFTER_MS,
+    WAIT_MS_MAX,
+)
+from weir.model.topic import split_name
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.relay_node import reads
+from weir.relay_node.host import RelayedTopic, RelayHost, wall_ms
+from weir.relay_node.partitions import Held
+
+R = TypeVar("R")
+
+#: So many questions go to the core at once.
+FORWARDED_MAX = 256
+_PAGE = 500
+
+
+class AnswerRoom(AsyncExitStack):
+    """The memory that one answer may use, from when messages are read for it until it is sent."""
+
+    def __init__(self, *limits: asyncio.Semaphore) -> None:
+        """Take none yet."""
+        super().__init__()
+        self._limits = limits
+        self._taken = False
+
+    async def take(self) -> None:
+        """Wait until there is room for a large answer."""
+        if not self._taken:
+            self._taken = True
+            for limit in self._limits:
+                await self.enter_async_context(limit)
+
+
+class RelayRequests:
+    """Answers requests, one call each."""
+
+    def __init__(self, host: RelayHost) -> None:
+        """Answer for a running relay."""
+        self._host = host
+        self._forwarded = 0
+        self._handlers: dict[type[m.Request], Callable[[Any], Awaitable[m.Reply]]] = {
+            m.Hello: self._hello,
+            m.Ping: self._ping,
+            m.DescribeTopic: self._describe,
+            m.ListTopics: self._list,
+            m.ListOffsets: self._list_offsets,
+            a.DescribePartition: self._describe_partition,
+            a.AskLeader: self._tell_leader,
+            m.Positions: self._positions,
+            m.AskBarriers: self._ask_barriers,
+            m.AwaitMark: self._await_mark,
+            m.ResolveCut: self._resolve_cut,
+        }
+
+    async def answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
+        """Return the answer to a request, which takes `room` if it has messages. Raises `Refused`,
+        and `BadName`.
+        """
+        if isinstance(request, m.Fetch):
+            return await self._fetch(request, room)
+        if isinstance(request, m.FetchChunks):
+            return await self._fetch_chunks(request, room)
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            core = self._host.config.core
+            raise BadRequest(
+                f"this node is a relay of {core} and serves reads alone: connect to {core} for "
+                f"{type(request).__name__}"
+            )
+        return await handler(request)
+
+    # -- who and what ------------------------------------------------------------------------
+
+    async def _hello(self, request: m.Hello) -> m.Reply:
+        me = self._host.founded
+        if request.system not in (0, me.system):
+            raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)
+        return m.Welcome(me.system, me.brokerset, me.node, 0, BATCH_BYTES_MAX, PIPELINE_WINDOW)
+
+    async def _ping(self, request: m.Ping) -> m.Reply:
+        return m.Pong(wall_ms())
+
+    async def _describe(self, request: m.DescribeTopic) -> m.Reply:
+        return self._info(self._named(request.name))
+
+    async def _list(self, request: m.ListTopics) -> m.Reply:
+        return m.TopicList(*self._page(request))
+
+    async def _list_offsets(self, request: m.ListOffsets) -> m.Reply:
+        infos, more = self._page(request)
+        rows: list[tuple[int, int, int]] = []
+        for info in infos:
+            for address in info.addresses:
+                held = self._host.partitions.held.get(address.group)
+                if held is not None and held.state.begun:
+                    rows.append((address.group, held.state.start, held.state.end))
+        return m.OffsetList(infos, rows, more)
+
+    def _page(self, request: m.ListTopics | m.ListOffsets) -> tuple[list[m.TopicInfo], bool]:
+        infos = [self._info(topic) for topic in self._host.topics.values() if not topic.barred]
+        found = sorted(
+            (info for info in infos if request.namespace in ("", info.namespace)),
+            key=lambda info: info.full_name,
+        )
+        found = [info for info in found if info.full_name > request.after]
+        return found[:_PAGE], len(found) > _PAGE
+
+    async def _describe_partition(self, request: a.DescribePartition) -> m.Reply:
+        _, held = self._partition(request.address)
+        state = held.state
+        return a.PartitionInfo(
+            state.start, state.end, state.ranges.total, [], [self._host.founded.node]
+        )
+
+    async def _tell_leader(self, request: a.AskLeader) -> m.Reply:
+        self._partition(request.address)
+        node = self._host.founded.node
+        return a.LeaderInfo(node, 1, (node,))
+
+    def _info(self, topic: RelayedTopic) -> m.TopicInfo:
+        """Return a topic as the core describes it, served here."""
+        node = self._host.founded.node
+        addresses = [Address(0, 0, one.group, node) for one in topic.info.addresses]
+        return msgspec.structs.replace(topic.info, addresses=addresses)
+
+    def _named(self, name: str) -> RelayedTopic:
+        namespace, plain = split_name(name)  # raises `BadName`
+        for topic in self._host.topics.values():
+            if (topic.info.namespace, topic.info.name) == (namespace, plain):
+                return self._allowed(topic)
+        raise UnknownTopic(f"no topic {name!r} is relayed here: ask {self._host.config.core}")
+
+    def _allowed(self, topic: RelayedTopic) -> RelayedTopic:
+        if topic.barred:
+            raise Unauthorized(f"the core lets nobody read this topic here: {topic.barred}")
+        return topic
+
+    def _partition(self, address: Address) -> tuple[RelayedTopic, Held]:
+        topic = self._host.topics.get(topic_of(address.group))
+        held = self._host.partitions.held.get(address.group)
+        if topic is None or held is None:
+            raise UnknownTopic("no such partition is relayed here", topic_of(address.group))
+        return self._allowed(topic), held
+
+    # -- messages ----------------------------------------------------------------------------
+
+    async def _positions(self, request: m.Positions) -> m.Reply:
+        topic, held = self._partition(request.address)
+        state = held.state
+        if not state.begun:
+            raise Unavailable("nothing has come to this relay yet: try again shortly")
+        if not request.stamp:
+            return m.PositionsReply(state.start, state.end, state.start)
+        partition = partition_of(request.address.group)
+        self._host.core()
+        assert topic.places is not None
+        told = await self._ask_core(
+            topic.places.ask(
+                partition, lambda address: m.Positions(address, request.stamp), m.PositionsReply
+            )
+        )
+        start = max(told.start, state.start)
+        return m.PositionsReply(start, max(told.end, start), max(told.at, start))
+
+    async def _fetch(self, request: m.Fetch, room: AnswerRoom) -> m.Reply:
+        group = request.address.group
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(request.wait_ms, WAIT_MS_MAX) / 1_000
+        _, held = self._partition(request.address)
+        heard = held.answers
+        while True:
+            topic, held = self._partition(request.address)
+            news = topic.news[group]
+            reads.check_fetch(held.state, request, topic.info.full_name, self._host.config.core)
+            plan = reads.plan_of(held.state, request)
+            if plan is not None:
+                await room.take()
+                found = await self._host.disk.entries(group, plan.indexes)
+                portion = reads.read_portion(plan, found, held.state)
+                if portion is not None:
+                    return reads.fetched_of(request, portion, held.committed, held.mark)
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            try:
+                # What was read and is not durable yet brings no news: look again soon.
+                await asyncio.wait_for(news.wait(), left if plan is None else min(left, 0.01))
+            except TimeoutError:
+                continue
+        # Whoever read ahead of a relay that restarted, or in the core, is right: only an answer to
+        # what was asked since says where the core ends.
+        if request.offset > held.committed and held.answers > heard + 1:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is not there: the core's partition ends at "
+                f"{held.committed}",
+                held.committed,
+            )
+        return reads.nothing_for(request, held.committed, held.mark)
+
+    async def _fetch_chunks(self, request: m.FetchChunks, room: AnswerRoom) -> m.Reply:
+        _, held = self._partition(request.address)
+        await room.take()
+        count = min(request.count, CHUNKS_PER_FETCH_MAX)
+        indexes = reads.chunk_indexes(held.state, request.index, count)
+        chunks, size = list[Buffer](), 0
+        for index in indexes:
+            found = await self._host.disk.entries(request.address.group, [index])
+            some = reads.chunks_in([index], found)
+            size += sum(map(len, some))
+            if not some or (chunks and size > min(request.max_bytes, FETCH_BYTES_MAX)):
+                break
+            chunks += some
+        if not chunks:
+            raise ValueLost(f"no chunk {request.index} is here: it is past retention")
+        return m.FetchedChunks(request.address, request.index, tuple(chunks))
+
+    # -- the one order -----------------------------------------------------------------------
+
+    async def _ask_barriers(self, request: m.AskBarriers) -> m.Reply:
+        self._topic(request.topic)
+        wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
+        try:
+            return await self._ask_core(
+                self._host.core().request(request, m.Barriers, wait=wait, again=False)
+            )
+        except Unavailable:
+            if request.anew or not request.stamp:
+                raise
+        return self._barriers_here(request)
+
+    def _barriers_here(self, request: m.AskBarriers) -> m.Barriers:
+        """Return what marks told before the core was away: what is here is handed out."""
+        groups = [address.group for address in self._host.topics[request.topic].info.addresses]
+        rows: list[tuple[int, int, int]] = []
+        for group in groups:
+            held = self._host.partitions.held.get(group)
+            mark = held.mark if held is not None else None
+            rows.append((partition_of(group), *((mark.stamp, mark.through) if mark else (0, 0))))
+        reached = all(stamp >= request.stamp for _, stamp, _ in rows)
+        return m.Barriers(request.topic, rows, reached=reached)
+
+    async def _await_mark(self, request: m.AwaitMark) -> m.Reply:
+        self._topic(request.topic)
+        wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
+        return await self._ask_core(
+            self._host.core().request(request, m.OrderMark, wait=wait, again=False)
+        )
+
+    async def _resolve_cut(self, request: m.ResolveCut) -> m.Reply:
+        for name in request.topics:
+            self._named(name)
+        wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
+        return await self._ask_core(
+            self._host.core().request(request, m.ResolvedCut, wait=wait, again=False)
+        )
+
+    def _topic(self, number: int) -> RelayedTopic:
+        topic = self._host.topics.get(number)
+        if topic is None:
+            raise UnknownTopic("no such topic is relayed here", number)
+        return self._allowed(topic)
+
+    async def _ask_core(self, asked: Awaitable[R]) -> R:
+        """Return what the core answers. Raises its refusal, `Unavailable` if it does not answer."""
+        if self._forwarded >= FORWARDED_MAX:
+            if asyncio.iscoroutine(asked):
+                asked.close()
+            raise Overloaded("too many questions wait for the core", RETRY_AFTER_MS)
+        self._forwarded += 1
+        try:
+            return await asked
+        except (Disconnected, TimeoutError):
+            core = self._host.config.core
+            raise Unavailable(f"the core at {core} does not answer: try again shortly") from None
+        finally:
+            self._forwarded -= 1
+
+
+def refusal_of(error: WeirError) -> m.Refusal:
+    """Return what a client is told."""
+    if isinstance(error, Refused):
+        return m.Refusal(error.code, str(error), error.detail)
+    if isinstance(error, BadName):
+        return m.Refusal(BadName.code, str(error))
+    return m.Refusal(Unavailable.code, f"this relay cannot answer: {error}")

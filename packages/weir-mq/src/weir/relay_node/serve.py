@@ -1,0 +1,109 @@
+"""Runs a relay node until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import SystemRandom
+
+from weir.client.connection.network_client import NetworkClient
+from weir.model.ids import NODE_MAX
+from weir.relay_node.disk import RelayDisk
+from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
+from weir.relay_node.host import RelayConfig, RelayHost, check_system, reach
+from weir.relay_node.listener import Listener
+from weir.relay_node.requests import RelayRequests
+from weir.relay_node.store import RelayStore
+
+log = logging.getLogger(__name__)
+
+#: Numbers from here on are drawn for relays that no topology names.
+_DRAWN_FROM = NODE_MAX // 2
+_AGAIN = 1.0
+
+
+async def run_until_signal(
+    config: RelayConfig, path: Path, at: tuple[str, int], started: Callable[[str, int], None]
+) -> None:
+    """Do what `run` does until SIGINT or SIGTERM."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await run(config, path, at, started, stop)
+
+
+async def run(
+    config: RelayConfig, path: Path, at: tuple[str, int], started: Callable[[str, int], None],
+    stop: asyncio.Event,
+) -> None:  # fmt: skip
+    """Relay from the core to clients `at` a host and port; `started` is told where once it listens.
+    Returns after `stop`, when all that came is durable.
+
+    Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged` and `OSError`.
+    """
+    folder = RelayFolder(path)
+    try:
+        found = await _found(config, folder, stop)
+        if found is not None:
+            await _serve(config, folder, *found, at, started, stop)
+    finally:
+        folder.close()
+
+
+async def _found(
+    config: RelayConfig, folder: RelayFolder, stop: asyncio.Event
+) -> tuple[Founded, NetworkClient | None] | None:
+    """Return who this relay is. A new one waits for the core, whose system it becomes a part of;
+    None if it is to stop before that.
+    """
+    founded = folder.founded()
+    if founded is not None:
+        asked = config.brokerset, config.node or founded.node
+        if asked != (founded.brokerset, founded.node):
+            raise BadRelayFolder(
+                f"{folder.path} is that of node {founded.node} of BrokerSet {founded.brokerset}, "
+                f"not of node {asked[1]} of {asked[0]}: a relay keeps both for good"
+            )
+        return founded, None
+    tries = 0
+    while not stop.is_set():
+        tries += 1
+        if (network := await reach(config, tries)) is not None:
+            assert network.welcome is not None
+            node = config.node or SystemRandom().randrange(_DRAWN_FROM, NODE_MAX)
+            founded = Founded(network.welcome.system, config.brokerset, node)
+            check_system(founded, network.welcome, config)
+            folder.found(founded)
+            return founded, network
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _AGAIN)
+    return None
+
+
+async def _serve(
+    config: RelayConfig, folder: RelayFolder, founded: Founded, network: NetworkClient | None,
+    at: tuple[str, int], started: Callable[[str, int], None], stop: asyncio.Event,
+) -> None:  # fmt: skip
+    disk = folder.disk()
+    try:
+        store = await asyncio.to_thread(RelayStore.open, disk, founded.system)
+        relay = RelayHost(config, folder, founded, RelayDisk(disk, store))
+        listener = Listener(RelayRequests(relay))
+        relay.start(network)
+        try:
+            await listener.start(*at)
+            started(at[0], listener.port)
+            stopping = asyncio.ensure_future(stop.wait())
+            failing = asyncio.ensure_future(relay.ended())
+            done, _ = await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await listener.stop()
+            await relay.stop()
+    finally:
+        disk.close()

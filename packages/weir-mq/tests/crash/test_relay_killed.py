@@ -1,0 +1,136 @@
+"""`kill -9` of a core node and of a relay of it, while it is written and read: readers of the relay
+get what the core holds, each message once, at its offset, with its stamp, in the core's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weir.client.client import Client, connect
+from weir.server.interpreter import environment, python
+from weir.testing.nodes import free_ports, start_node
+
+TOPIC, MESSAGES, TOGETHER, ROUNDS = "t", 3_000, 20, 2
+#: Partition, offset, stamp, value.
+Row = tuple[int, int, int, bytes]
+
+
+class RelayProcess:
+    """A relay as a process that is killed and started again at its port."""
+
+    def __init__(self, core: str, folder: Path, port: int, *more: str) -> None:
+        options = ("--data", str(folder), "--port", str(port), "--until-eof", *more)
+        self._command = python("weir.cli", "relay", core, *options)
+        self.url = f"weir://127.0.0.1:{port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Return once it listens."""
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment(),
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert "weir relays" in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        os.kill(process.pid, number)
+        code = process.wait(60)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return code
+
+
+@pytest.fixture
+def relays() -> Iterator[list[RelayProcess]]:
+    started: list[RelayProcess] = []
+    yield started
+    for one in started:
+        one.kill()
+
+
+async def read(client: Client, count: int, **options: object) -> list[Row]:
+    """Read so many messages from the beginning on."""
+    rows: list[Row] = []
+    async with client.reader(TOPIC, start="earliest", **options) as reader:  # type: ignore[arg-type]
+        async for message in reader:
+            rows.append((message.partition, message.offset, message.stamp, bytes(message.value)))
+            if len(rows) == count:
+                return rows
+    raise AssertionError("a reader that follows does not end")
+
+
+def test_a_relay_and_its_core_are_killed(tmp_path: Path, relays: list[RelayProcess]) -> None:
+    core_port, *ports = free_ports(3)
+    settings = {"port": core_port, "shards": 1}
+    core = start_node(tmp_path / "core", tmp_path, **settings)
+    whole = RelayProcess(core.url, tmp_path / "whole", ports[0])
+    some = RelayProcess(core.url, tmp_path / "some", ports[1], "--tags", "odd")
+    relays += [whole, some]
+
+    async def write(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            for first in range(0, MESSAGES, TOGETHER):
+                some = range(first, first + TOGETHER)
+                await asyncio.gather(
+                    *(producer.send(b"%d" % n, tag="odd" if n % 2 else "even") for n in some)
+                )
+                await asyncio.sleep(0.04)  # so that some of it comes with each fault
+
+    async def faults() -> None:
+        nonlocal core
+        for number in range(ROUNDS):
+            await asyncio.sleep(0.4)
+            await asyncio.to_thread(whole.kill)
+            await asyncio.to_thread(some.kill)
+            if number:
+                await asyncio.to_thread(core.kill)
+            await asyncio.to_thread(whole.start)
+            await asyncio.to_thread(some.start)
+            if number:
+                core = await asyncio.to_thread(start_node, tmp_path / "core", tmp_path, **settings)
+
+    async def work() -> tuple[list[Row], list[Row], dict[str, list[Row]]]:
+        async with connect(core.url, request_timeout=90) as client:
+            await client.create_topic(TOPIC, partitions=3, order="total")
+            await asyncio.to_thread(whole.start)
+            await asyncio.to_thread(some.start)
+            async with (
+                connect(whole.url, request_timeout=90) as near,
+                connect(some.url, request_timeout=90) as odd,
+            ):
+                writing = asyncio.ensure_future(write(client))
+                live = asyncio.ensure_future(read(near, MESSAGES))
+                tagged = asyncio.ensure_future(read(odd, MESSAGES // 2, tag="odd"))
+                await faults()
+                await writing
+                truth = await read(client, MESSAGES)
+                found = {"live": await live, "again": await read(near, MESSAGES)}
+                found["parts"] = await read(near, MESSAGES, order="partition")
+                return truth, await tagged, found
+
+    truth, odd, found = asyncio.run(asyncio.wait_for(work(), 200))
+    assert len({row[3] for row in truth}) == MESSAGES
+    assert found["live"] == truth
+    assert found["again"] == truth
+    assert sorted(found["parts"]) == sorted(truth)
+    assert odd == [row for row in truth if int(row[3]) % 2]
+    assert (whole.stop(), some.stop()) == (0, 0)
+    core.stop()

@@ -1,0 +1,335 @@
+"""A relay of a node in memory, over real sockets: what its clients get, and what they do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from weir.client.arguments import parse_url
+from weir.client.client import Client, connect
+from weir.errors import (
+    BadRequest,
+    RemoteProtocolError,
+    Unauthorized,
+    Unavailable,
+    UnknownTopic,
+    WeirError,
+)
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.relay_node import host as hosting
+from weir.relay_node import store as stores
+from weir.relay_node.host import RelayConfig
+from weir.relay_node.serve import run
+from weir.testing.memory_node import Node, node
+
+Row = tuple[int, int, int, bytes]
+TAGS = ("a", "b", None)
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "SEGMENT_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(stores, "ENTRY_BYTES_MAX", 2 * 1024 * 1024)
+    monkeypatch.setattr(hosting, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(hosting, "_REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(hosting, "_REFUSED_MS", 50)
+
+
+@pytest.fixture
+def core() -> Iterator[Node]:
+    with node() as found:
+        yield found
+
+
+@asynccontextmanager
+async def relay(core: Node, path: Path, **config: Any) -> AsyncIterator[str]:
+    """Run a relay; yield its address."""
+    stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
+    running = asyncio.ensure_future(
+        run(
+            RelayConfig(parse_url(core.url), **config), path, ("127.0.0.1", 0),
+            lambda host, port: up.set_result(f"weir://{host}:{port}"), stop,
+        )
+    )  # fmt: skip
+    await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    try:
+        yield up.result()
+    finally:
+        stop.set()
+        await running
+
+
+def play(work: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 30))  # type: ignore[arg-type]
+
+
+async def fill(core: Node, count: int = 30, first: int = 0, topic: str = "t") -> None:
+    async with connect(core.url) as client:
+        with_topic = await client.topics()
+        if topic not in {one.full_name for one in with_topic}:
+            await client.create_topic(topic, partitions=2, order="total")
+        for number in range(first, first + count):
+            await client.publish(topic, b"%d" % number, tag=TAGS[number % 3])
+
+
+async def known(client: Client, topic: str = "t", end: int = 0) -> None:
+    """Wait until a relay has so many messages of a topic."""
+    while True:
+        try:
+            found = await client.parts(topic)
+        except (UnknownTopic, Unavailable):
+            found = []
+        if found and sum(part.end for part in found) >= end:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def rows(url: str, **options: Any) -> list[Row]:
+    found: list[Row] = []
+    async with connect(url) as client, client.reader("t", **options) as reader:
+        async for one in reader:
+            found.append((one.partition, one.offset, one.stamp, bytes(one.value)))
+    return found
+
+
+async def why_refused(client: Client) -> str | None:
+    """Return why a relay does not serve its topic; None if it does."""
+    try:
+        await client.describe("t")
+    except Unauthorized as error:
+        return str(error)
+    return None
+
+
+async def until_known(url: str, end: int) -> None:
+    async with connect(url) as client:
+        await known(client, end=end)
+
+
+def test_readers_get_what_the_core_has(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 30)
+            for options in (
+                {}, {"order": "partition"}, {"tag": "b"}, {"start": "-1h"}, {"start": {0: 3, 1: 4}},
+                {"order": "partition", "start": weir.last(2)},
+            ):  # fmt: skip
+                options = {"start": "earliest", "follow": False, **options}
+                truth = await rows(core.url, **options)
+                assert truth
+                if options.get("order") == "partition":
+                    assert sorted(await rows(url, **options)) == sorted(truth)
+                else:
+                    assert await rows(url, **options) == truth
+
+    play(work)
+
+
+def test_what_comes_is_passed_on_to_who_follows(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+            async with connect(url) as client, client.reader("t", start="earliest") as reader:
+                found = [bytes((await anext(reader)).value) for _ in range(3)]
+                await fill(core, 5, 3)
+                found += [bytes((await anext(reader)).value) for _ in range(5)]
+                assert found == [b"%d" % number for number in range(8)]
+
+    play(work)
+
+
+def test_writes_are_refused_with_the_core_s_address(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            await known(client, end=3)
+            with pytest.raises(BadRequest, match=f"connect to {core.url}"):
+                await client.publish("t", b"x")
+            with pytest.raises(BadRequest, match="serves reads alone"):
+                await client.create_topic("other")
+
+    play(work)
+
+
+def test_a_relay_of_some_tags_and_topics_serves_these_alone(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core)
+        await fill(core, 3, topic="other")
+        tags, topics = frozenset({"b", ""}), frozenset({"default/t"})
+        async with relay(core, tmp_path, tags=tags, topics=topics) as url:
+            await until_known(url, 30)
+            for tag in ("b", ""):
+                options = {"start": "earliest", "follow": False, "tag": tag}
+                assert await rows(url, **options) == await rows(core.url, **options)
+            with pytest.raises(BadRequest, match="keeps the tags '', 'b'"):
+                await rows(url, start="earliest", follow=False, order="partition")
+            async with connect(url) as client:
+                assert [one.full_name for one in await client.topics()] == ["t"]
+                with pytest.raises(UnknownTopic, match="is relayed here"):
+                    await client.describe("other")
+
+    play(work)
+
+
+def test_a_relay_serves_while_the_core_is_away_and_goes_on_behind_it(
+    core: Node, tmp_path: Path
+) -> None:
+    options = {"start": "earliest", "follow": False, "order": "partition"}
+
+    async def work() -> None:
+        await fill(core)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 30)
+        await asyncio.to_thread(core.crash)
+        async with relay(core, tmp_path) as url:
+            assert len(await rows(url, **options)) == 30
+            async with connect(url) as client:
+                address = (await client.describe("t")).addresses[0]
+            # What the core had given out before is not said to be beyond its end.
+            ahead = frame(m.Fetch(address, 1_000, 1 << 20, wait_ms=50, equal_stamps=True))
+            _, nothing = await spoken(url, frame(m.Hello("test")), ahead)
+            assert isinstance(nothing, m.Fetched)
+            assert (nothing.next_offset, nothing.batches) == (1_000, ())
+            await asyncio.to_thread(core.restart)
+            await fill(core, 6, 30)
+            await until_known(url, 36)
+            assert sorted(await rows(url, **options)) == sorted(await rows(core.url, **options))
+
+    play(work)
+
+
+def test_a_topic_that_is_deleted_is_gone_from_the_relay(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            await known(client, end=3)
+            async with connect(core.url) as there:
+                await there.delete_topic("t")
+            while await client.topics():
+                await asyncio.sleep(0.02)
+            await fill(core, 4)
+            await known(client, end=4)
+            options = {"start": "earliest", "follow": False}
+            assert await rows(url, **options) == await rows(core.url, **options)
+
+    play(work)
+
+
+def test_large_values_are_read_from_the_relay(core: Node, tmp_path: Path) -> None:
+    value = bytes(range(256)) * 5_000
+
+    async def work() -> None:
+        async with connect(core.url) as client:
+            await client.create_topic("t", partitions=1)
+            await client.publish("t", b"before")
+            await client.publish("t", value)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 2)
+            found = await rows(url, start="earliest", follow=False)
+            assert [row[3] for row in found] == [b"before", value]
+
+    play(work)
+
+
+def test_what_the_core_allows_no_more_is_served_no_more(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            await known(client, end=3)
+            with monkeypatch.context() as closed:
+
+                async def refuse(*_: object, **__: object) -> None:
+                    raise Unauthorized("you may not read t")
+
+                closed.setattr(hosting.Places, "ask", refuse)
+                while (told := await why_refused(client)) is None:
+                    await asyncio.sleep(0.02)
+                assert "you may not read t" in told
+            while await why_refused(client) is not None:
+                await asyncio.sleep(0.02)
+
+    play(work)
+
+
+async def spoken(url: str, *frames: bytes) -> list[Any]:
+    """Send bytes to a relay; return its replies until it hangs up, or has been silent a while."""
+    ((host, port),) = parse_url(url)
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.writelines(frames)
+    stream, replies = ClientStream(), list[Any]()
+    try:
+        while data := await asyncio.wait_for(reader.read(1 << 16), 0.3):
+            replies += [decode_reply(frame) for frame in stream.receive(data)]
+        replies.append("closed")
+    except TimeoutError:
+        pass
+    writer.close()
+    await writer.wait_closed()
+    return replies
+
+
+def frame(request: m.Request) -> bytes:
+    return b"".join(encode_request(request, 1))
+
+
+def test_strangers_and_bad_bytes_cost_one_connection(core: Node, tmp_path: Path) -> None:
+    hello = frame(m.Hello("test"))
+
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+            (refused,) = await spoken(url, frame(m.Ping()))
+            assert "say hello first" in refused.message
+            assert (await spoken(url, b"\xff" * 64)) == ["closed"]
+            large = hello + b"\x02\x00\x10\x00\x00\x00\x70\x00" + bytes(8) + bytes(64)
+            welcome, refused, closed = await spoken(url, large)
+            assert isinstance(welcome, m.Welcome)
+            assert ("publish to the core" in refused.message, closed) == (True, "closed")
+            _, refused = await spoken(url, frame(m.Hello("test")), frame(m.Hello("test", 5)))
+            assert "not 5" in refused.message
+            await until_known(url, 3)
+
+    play(work)
+
+
+def test_a_folder_of_another_system_or_node_is_refused(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path, node=5):
+            pass
+        with pytest.raises(WeirError, match="that of node 5 of BrokerSet 0, not of node 6"):
+            async with relay(core, tmp_path, node=6):
+                pass
+        text = (tmp_path / "relay.json").read_text()
+        (tmp_path / "relay.json").write_text(text.replace('"system":1,', '"system":2,'))
+        for part in (tmp_path / "log").iterdir():
+            part.unlink()
+        with pytest.raises(WeirError, match="holds a copy of system 2"):
+            await run(
+                RelayConfig(parse_url(core.url), node=5), tmp_path, ("127.0.0.1", 0),
+                lambda *_: None, asyncio.Event(),
+            )  # fmt: skip
+
+    play(work)
+
+
+def test_what_is_no_answer_of_an_upper_node_is_refused() -> None:
+    from weir.relay.messages import AskFilter, encode_message
+
+    told = b"".join(encode_message(AskFilter(1, 0, 1, 1, 0, 1, None)))
+    with pytest.raises(RemoteProtocolError, match="asks a AskFilter"):
+        hosting.event_of(told, hosting.CORE)

@@ -1,0 +1,170 @@
+"""What a relay answers to fetches, of a log whose entries are cut and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from weir.codec import Buffer
+from weir.errors import BadRequest, DamagedRange, OffsetOutOfRange, Unavailable
+from weir.model.batch import HEADER_SIZE, split, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import References
+from weir.model.ids import Address
+from weir.protocol.client import messages as m
+from weir.relay.entries import (
+    AnyRecord,
+    ChunkStored,
+    FilterSet,
+    GapTold,
+    Relayed,
+    StartMoved,
+    encode_entry,
+)
+from weir.relay.messages import Mark
+from weir.relay.rows import Row
+from weir.relay.state import RelayState
+from weir.relay_node import reads
+
+GROUP = 3 << 16
+ADDRESS = Address(0, 0, GROUP, 9)
+CORE = "weir://core:6800"
+
+
+def batch(first: int, tags: Sequence[str | None], stamp: int) -> bytes:
+    data = encode([b"%d" % (first + at) for at in range(len(tags))], group=GROUP, tags=tags)
+    return stamped(data, stamp, first) + bytes(data[HEADER_SIZE:])
+
+
+class Log:
+    """A log of a partition, entry by entry."""
+
+    def __init__(self, *records: AnyRecord) -> None:
+        self.state = RelayState()
+        self.entries: dict[int, Buffer] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: AnyRecord, *data: Buffer) -> None:
+        payload = b"".join(encode_entry(record, *data))
+        self.entries[self.state.apply(record, len(payload))] = payload
+
+    def relay(self, rows: Sequence[Row], *data: bytes) -> None:
+        first = self.state.end
+        filter_ = self.state.filter_at(first)
+        assert filter_ is not None
+        end = first + sum(row.count for row in rows)
+        self.add(Relayed(0, first, end, filter_.version, 1, tuple(rows)), *data)
+
+    def fetch(self, offset: int, *tags: str, mark: Mark | None = None, head: int = 0) -> m.Fetched:
+        asked = m.Fetch(ADDRESS, offset, 1 << 20, tags=tags)
+        reads.check_fetch(self.state, asked, "t", CORE)
+        plan = reads.plan_of(self.state, asked)
+        if plan is None:
+            return reads.nothing_for(asked, max(head, self.state.end), mark)
+        portion = reads.read_portion(plan, self.entries, self.state)
+        assert portion is not None
+        return reads.fetched_of(asked, portion, max(head, self.state.end), mark)
+
+
+@pytest.fixture
+def log() -> Log:
+    log = Log(StartMoved(10), FilterSet(1, None, 10))
+    one, two = batch(10, ["a", "b"], 5), batch(14, ["b"], 6)
+    log.relay([Row(1, 2, 5, len(one)), Row(4, 2), Row(2, 1, 6, len(two))], one, two)
+    three = batch(15, ["a"], 6)
+    log.relay([Row(1, 1, 6, len(three))], three)
+    return log
+
+
+def test_messages_come_at_their_offsets_with_what_is_void(log: Log) -> None:
+    found = log.fetch(10, head=40, mark=Mark(3, 99, 38))
+    offsets = [one.offset for data in found.batches for b in split(data, GROUP)
+               for one in b.messages()]  # fmt: skip
+    assert offsets == [10, 11, 14, 15]
+    assert (found.next_offset, found.voids, found.is_cut) == (16, ((12, 14),), False)
+    assert (found.committed, found.barrier, found.partitions) == (40, 99, 3)
+
+
+def test_an_answer_that_ends_amid_a_stamp_is_cut(log: Log) -> None:
+    asked = m.Fetch(ADDRESS, 10, 1)
+    plan = reads.plan_of(log.state, asked)
+    assert plan is not None
+    portion = reads.read_portion(plan._replace(credit=1 << 20, until=15), log.entries, log.state)
+    assert portion is not None
+    assert reads.fetched_of(asked, portion, 16, None).is_cut
+
+
+def test_a_mark_beyond_what_is_told_as_committed_is_not_told(log: Log) -> None:
+    found = log.fetch(10, mark=Mark(3, 99, 17))
+    assert (found.committed, found.barrier, found.partitions) == (16, 0, 0)
+
+
+def test_tags_are_filtered_and_told_as_skipped(log: Log) -> None:
+    found = log.fetch(10, "c")
+    assert (found.batches, found.is_filtered) == ((), True)
+    assert found.skipped == ((10, 12), (14, 16))
+    assert found.voids == ((12, 14),)
+
+
+def test_a_batch_that_begins_before_its_row_is_the_first_of_an_answer() -> None:
+    """Else its messages would be handed out twice."""
+    log = Log(StartMoved(10), FilterSet(1, None, 10))
+    data = batch(10, ["a", "b", "a"], 5)
+    log.relay([Row(2, 2, 5, len(data))], data)
+    log.relay([Row(1, 1, 5, len(data))], data)
+    first = log.fetch(10)
+    assert (first.next_offset, len(first.batches), first.is_cut) == (12, 1, True)
+    second = log.fetch(12)
+    assert (second.next_offset, len(second.batches), second.is_cut) == (13, 1, False)
+
+
+def test_refusals_say_where_to_go_on(log: Log) -> None:
+    with pytest.raises(OffsetOutOfRange) as below:
+        log.fetch(9)
+    assert below.value.detail == 10
+    with pytest.raises(Unavailable, match="nothing of t has come"):
+        Log().fetch(0)
+    log.add(GapTold(16, 20, "gone"))
+    with pytest.raises(DamagedRange, match="offsets 16 to 20 of t were gone"):
+        log.fetch(17)
+    assert log.fetch(20).next_offset == 20
+
+
+def test_what_the_filter_excludes_is_refused_never_left_out() -> None:
+    log = Log(StartMoved(10), FilterSet(1, ("a",), 10))
+    data = batch(10, ["a"], 5)
+    log.relay([Row(1, 1, 5, len(data)), Row(3, 4, 6)], data)
+    for offset in (10, 15):
+        with pytest.raises(BadRequest, match="keeps the tags 'a'"):
+            log.fetch(offset)
+        with pytest.raises(BadRequest, match=CORE):
+            log.fetch(offset, "a", "b")
+    found = log.fetch(10, "a")
+    assert (found.next_offset, found.skipped, len(found.batches)) == (15, ((11, 15),), 1)
+
+
+def test_chunks_are_found_by_their_index_in_the_core() -> None:
+    log = Log(StartMoved(10), FilterSet(1, None, 10))
+    pieces = [bytes(encode([b"piece"], group=GROUP, chunk_at=5 * n)) for n in range(2)]
+    for index, piece in zip((40, 41), pieces, strict=True):
+        log.add(ChunkStored(index, 10), piece)
+    closing = encode([b""], group=GROUP, references=References(10, 1, ((40, 2),)))
+    data = stamped(closing, 9, 10) + bytes(closing[HEADER_SIZE:])
+    log.relay([Row(1, 1, 9, len(data))], data)
+    assert log.fetch(10).batches == (data,)
+    indexes = reads.chunk_indexes(log.state, 40, 5)
+    assert list(map(bytes, reads.chunks_in(indexes, log.entries))) == pieces
+    assert reads.chunk_indexes(log.state, 39, 5) == []
+
+
+def test_what_was_not_read_ends_an_answer(log: Log) -> None:
+    plan = reads.plan_of(log.state, m.Fetch(ADDRESS, 10, 1 << 20))
+    assert plan is not None
+    first, second = plan.indexes
+    some = {first: log.entries[first]}
+    portion = reads.read_portion(plan, some, log.state)
+    assert portion is not None
+    assert portion.next == 15
+    assert reads.read_portion(plan, {second: log.entries[second]}, log.state) is None
