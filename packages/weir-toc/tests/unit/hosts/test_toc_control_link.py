@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from weir_toc import packet as wire
+from rigs.early_process import EarlyProcess
 from weir_toc.controller.codec import command_to, report_to
 from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
-from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
-from weir_toc.hosts.process import Process, Settling
-from weir_toc.hosts.udp import UdpSocket
-from weir_toc.packet import Packet
+from weir_toc.hosts.process import Settling
 
 
 async def played(scripts: Iterable[list[Frame]], link_of: Any) -> list[list[Frame]]:
@@ -91,22 +88,12 @@ def test_a_report_is_repeated_until_it_is_confirmed() -> None:
 
 def test_a_failure_that_is_told_before_admission_is_answered_after_it() -> None:
     async def body() -> None:
-        process = Process([("127.0.0.1", 1)], "a", None)
-        now = process.link.now()
-        process._endpoint = Endpoint(1, 1, now)
-        process._socket = UdpSocket(("127.0.0.1", 0), ("127.0.0.1", 1))
-        fail = command_to(Fail(1, 3, ((2, 5),)))
-        process._take_frame({"op": "command", "term": 1, "command": fail})
-        assert not process.link._unanswered
-        floors = wire.encode_floors(now, now)
-        joined = Packet(wire.JOINED, 1 << 31, 1, epoch=1, payload=floors)
-        process._endpoint.receive(now, [wire.encode(joined)])
-        process._after()
-        process._after()  # what the admission led to
-        reports = [frame["report"] for frame, _ in process.link._unanswered.values()]
-        assert reports == [report_to(Completed(3, 1))]
-        process._alarm.cancel()
-        process._socket.close()
+        early = EarlyProcess()
+        early.told(Fail(1, 3, ((2, 5),)))
+        assert early.reports() == []
+        early.admitted()
+        assert early.reports() == [report_to(Completed(3, 1))]
+        early.close()
 
     asyncio.run(body())
 

@@ -1,0 +1,43 @@
+"""A process that has an id and is not admitted yet, without a network."""
+
+from __future__ import annotations
+
+from weir_toc import packet as wire
+from weir_toc.controller.codec import command_to
+from weir_toc.controller.entries import Fail
+from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.hosts.process import Process
+from weir_toc.hosts.udp import UdpSocket
+from weir_toc.packet import Packet
+
+
+class EarlyProcess:
+    """Process 1; its packets go nowhere."""
+
+    def __init__(self) -> None:
+        self.process = Process([("127.0.0.1", 1)], "a", None)
+        self.now = self.process.link.now()
+        self.process._endpoint = Endpoint(1, 1, self.now)
+        self.process._socket = UdpSocket(("127.0.0.1", 0), ("127.0.0.1", 1))
+
+    def told(self, command: Fail) -> None:
+        """Let the controller's command come."""
+        self.process._take_frame({"op": "command", "term": 1, "command": command_to(command)})
+
+    def admitted(self) -> None:
+        """Let the aggregator admit it."""
+        assert self.process._endpoint is not None
+        floors = wire.encode_floors(self.now, self.now)
+        joined = Packet(wire.JOINED, 1 << 31, 1, epoch=1, payload=floors)
+        self.process._endpoint.receive(self.now, [wire.encode(joined)])
+        self.process._after()
+        self.process._after()  # what the admission led to
+
+    def reports(self) -> list[object]:
+        """What it has reported, and is not confirmed."""
+        return [frame["report"] for frame, _ in self.process.link._unanswered.values()]
+
+    def close(self) -> None:
+        assert self.process._socket is not None
+        self.process._alarm.cancel()
+        self.process._socket.close()
