@@ -7,7 +7,8 @@ import pytest
 from rigs.drawn_mutants import cases
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import ACCESS, hunt
-from weir_lab.sim.scenarios.revocations import Realm, play_revocations
+from weir_lab.sim.scenarios.audited_changes import AuditedRealm
+from weir_lab.sim.scenarios.revocations import play_revocations
 from weir_lab.sim.shape import NODE
 
 
@@ -19,9 +20,13 @@ def test_nobody_is_served_what_was_taken_from_them() -> None:
     assert sum(one.faults for one in outcomes) > 5
 
 
-def test_everything_is_tried() -> None:
-    realm = Realm(3)
+def test_everything_is_tried_and_each_change_is_in_the_audit_topic_once() -> None:
+    realm = AuditedRealm(3)
     assert realm.play() == []
+    assert len(realm.found) >= sum(realm.answered.values()) > 6
+    assert {verb for verb, _, _ in realm.answered} == {
+        "create", "revoke", "set-password", "set-roles", "alter", "set-mode"
+    }  # fmt: skip
     kept = realm.history
     assert kept.losses > 4
     assert any(one.served and one.is_lost for one in kept.accounts)

@@ -29,11 +29,13 @@ from weir.model.batch import Header
 from weir.model.columns import StagedRun, boot_of
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.scenarios.audited_changes import play_audited_changes
 from weir_lab.sim.scenarios.cut_off_shards import play_cut_off_shards
 from weir_lab.sim.scenarios.revocations import play_revocations
 from weir_lab.sim.shape import NODE_READS, NODE_REPLACED, SET, SET_READS, SET_REPLACED, Shape
 
 _ROUTER = "weir.broker.router"
+_AUDITOR = "weir.broker.audit.auditor"
 _CUTOFF = "weir.broker.metadata.security.cutoff"
 _LISTING = "weir.broker.listing"
 _SESSION = "weir.broker.runtime.session"
@@ -328,4 +330,14 @@ def a_set_that_watches_has_no_cut_off(patch: Patch) -> None:
         'return self._catalog.access.mode == "closed" and (\n'
         "            self._time.monotonic_ms() - since_ms >= self._cutoff_ms\n"
         "        )",
+    )
+
+
+@mutant(seed=3, breaks={"Audited"}, play=play_audited_changes)
+def who_leads_anew_leaves_out_what_was_not_published(patch: Patch) -> None:
+    """What a leader has not published before it is killed is published by the next one."""
+    patch.source(
+        _AUDITOR,
+        "self._next = self._published = self._told = trail.first",
+        "self._next = self._published = self._told = trail.first + len(trail)",
     )

@@ -211,6 +211,10 @@ class Realm:
             self.history.found += self.history.unserved(since)
             self._is_over = True
             teller.cancel()
+            await self._finish(w)
+
+    async def _finish(self, w: Client) -> None:
+        """Look at what else must hold once all is over."""
 
     async def _begin(self, w: Client) -> None:
         """Let there be users, strangers and those who are nobody; then close the set."""
