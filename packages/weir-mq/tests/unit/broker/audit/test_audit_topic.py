@@ -18,8 +18,10 @@ from weir.broker.api.effects import Stopped
 from weir.broker.audit import auditor
 from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata import audit as trail
+from weir.broker.metadata.audit import AuditTrail, Deed
 from weir.broker.records import registry as reg
 from weir.broker.records.access import AccessFounded, UserCreated
+from weir.broker.records.audit import AuditProducerOpened, AuditPublished
 from weir.errors import NotAuthenticated, Overloaded, Unauthorized, Unavailable
 from weir.model import limits
 from weir.model.batch import Batch
@@ -388,3 +390,15 @@ def test_each_kind_of_change_is_audited_or_named_as_not() -> None:
     both = {*trail._DEEDS, *trail.UNAUDITED}
     assert both == set(get_args(reg.RegistryChange))
     assert len(both) == len(trail._DEEDS) + len(trail.UNAUDITED)
+
+
+def test_the_state_keeps_each_change_until_the_topic_has_it() -> None:
+    trail = AuditTrail()
+    for index in (5, 7, 9):
+        by = reg.Attributed("user:a/b#1", HOME, index, reg.TopicDeleted(index))
+        trail.add(index, by, Deed("delete", "topic", f"#{index}"), 1)
+    assert trail.open(AuditProducerOpened(90, 0))
+    for producer, below, left in ((90, 0, 3), (91, 3, 3), (90, 1, 2), (90, 1, 2), (90, 3, 0)):
+        trail.published(AuditPublished(producer, below))
+        assert (len(trail), trail.first) == (left, 3 - left)
+        assert [trail.get(trail.first + at)[0] for at in range(left)] == [5, 7, 9][3 - left :]
