@@ -1,6 +1,6 @@
-"""Bugs of BrokerSets and their topology, each with one check left out.
+"""Bugs of BrokerSets and their topology, each with one check left out, that tests must miss.
 
-Worlds have one BrokerSet; so tests of the rooms must miss these checks.
+Drawn worlds have one BrokerSet; those that lose a whole one are `sim.scenarios.lost_sets`.
 """
 
 from __future__ import annotations
@@ -62,4 +62,101 @@ OF_TOPOLOGY = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = OF_TOPOLOGY
+_SPREAD = f"{_UNIT}/broker/metadata/test_spread.py"
+_SETS = f"{_UNIT}/broker/metadata/test_brokersets.py"
+_LOST = "packages/weir-lab/tests/unit/sim/test_lost_sets.py"
+
+OF_PLACEMENT = (
+    Bug(
+        "spread-with-a-majority-in-one-set",
+        "Of three sets none holds so many voters that the others are no majority.",
+        "weir.broker.metadata.spread",
+        "return max((replicas - 1) // 2, 1)",
+        "return replicas // 2 + 1",
+        f"{_LOST}::test_a_set_with_most_of_the_first_nodes_may_be_lost",
+    ),
+    Bug(
+        "spread-evens-loads-across-sets",
+        "Loads are evened only as far as the sets allow.",
+        "weir.broker.metadata.placement",
+        "if spread.excess([least if node == most else node for node in holders]) <= excess:",
+        "if excess >= 0:",
+        f"{_SPREAD}::test_loads_are_evened_only_as_far_as_sets_allow",
+    ),
+    Bug(
+        "spread-fills-by-load-alone",
+        "A new replica goes to the set that has the fewest of the group.",
+        "weir.broker.metadata.placement",
+        "key=lambda node: (spread.rank(node, holders), load.held.get(node, 0))",
+        "key=lambda node: load.held.get(node, 0)",
+        f"{_SPREAD}::test_new_groups_keep_to_the_rule_and_stay",
+    ),
+    Bug(
+        "spread-leads-away-from-home",
+        "Of two sets, the home set leads.",
+        "weir.broker.metadata.spread",
+        "return [node for node in nodes if self._of(node) == self._home] or nodes",
+        "return nodes",
+        f"{_SPREAD}::test_the_home_set_leads_though_others_vote",
+    ),
+    Bug(
+        "spread-before-all-have-said",
+        "Nothing moves by sets until all nodes are known to be of one.",
+        "weir.broker.metadata.placement",
+        "if SET_UNKNOWN in sets.values():",
+        "if not sets:",
+        f"{_SETS}::test_groups_lie_where_they_did_until_all_nodes_have_said_their_set",
+    ),
+    Bug(
+        "spread-without-the-registry",
+        "The registry's own group is spread as all others are.",
+        "weir.broker.metadata.membership",
+        "take(respread(placements, wanted, active, load, nodes.voter, spread))",
+        "take(respread({g: p for g, p in placements.items() if g}, wanted, active, load,"
+        " nodes.voter, spread))",
+        f"{_SETS}::test_the_registry_is_spread_as_well",
+    ),
+    Bug(
+        "spread-forgets-another-home",
+        "Groups move when another topology names another home.",
+        "weir.broker.metadata.topology",
+        "self.declared = Declared(topology.core_nodes(), topology.home)",
+        "self.declared = Declared(topology.core_nodes(), None)",
+        f"{_SETS}::test_of_two_sets_the_home_set_has_all_voters",
+    ),
+    Bug(
+        "sets-lost-in-snapshots",
+        "The set of each node is in the snapshots of the registry.",
+        "weir.broker.metadata.placement",
+        "*((sets,) if sets else ()),",
+        "",
+        f"{_SETS}::test_sets_are_kept_and_leave_snapshots_without_them_as_they_were",
+    ),
+    Bug(
+        "topology-of-another-set",
+        "A topology has each node in the set that it was founded in.",
+        "weir.broker.metadata.topology",
+        "if said != declared:",
+        "if said != declared and node.id < 0:",
+        f"{_SETS}::test_a_topology_fits_what_nodes_have_said",
+    ),
+    Bug(
+        "link-of-another-set",
+        "A node is let in as one of the set that the system knows it to be of.",
+        "weir.host.links",
+        "if self.brokerset not in (SET_UNKNOWN, hello.brokerset):",
+        "if self.brokerset < SET_UNKNOWN:",
+        f"{_UNIT}/host/test_known_nodes.py::test_a_node_is_of_the_set_that_it_is_known_to_be_of",
+    ),
+    Bug(
+        "leader-guessed-among-the-dead",
+        "Who has no replica asks a voter that it reaches.",
+        "weir.broker.forwarding.forwarder",
+        "return next(reached, nodes[0])",
+        "return nodes[0]",
+        f"{_UNIT}/broker_shards/test_routes.py::"
+        "test_who_has_no_replica_asks_a_voter_that_it_reaches",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT)

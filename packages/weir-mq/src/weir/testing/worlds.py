@@ -231,9 +231,11 @@ class World:
         nodes: int = 3,
         faults: bool | tuple[str, ...] = True,
         without_news_ms: tuple[int, int] = (STALE_MS, CUTOFF_MS),
+        sets: Sequence[int] = (),
     ) -> None:
         """Be ready to `run`. See `weir.testing.world` for what is to be given. A shard without
-        news of the registry is stale, and then cut off, after `without_news_ms`.
+        news of the registry is stale, and then cut off, after `without_news_ms`. `sets` has the id
+        of the BrokerSet of each node.
         """
         if not 1 <= nodes <= _NODES_MAX:
             raise ValueError(f"nodes={nodes}: give 1 to {_NODES_MAX}")
@@ -244,7 +246,7 @@ class World:
         self.replay = ""
         self._settings = f"seed={seed}, nodes={nodes}" + ("" if faults is True else f", {faults=}")
         self._virtual = virtual = VirtualTime(seed)
-        self._brokers = BrokerSet(virtual, _machine(virtual, *without_news_ms), nodes)
+        self._brokers = BrokerSet(virtual, _machine(virtual, *without_news_ms), nodes, sets)
         self._database = Database(virtual)
         url = "weir://" + ",".join(f"node{node}:{PORT}" for node in self._brokers.hosts)
         self._around = Surroundings(virtual, self._brokers, self._database, url, _CHUNK_BYTES)

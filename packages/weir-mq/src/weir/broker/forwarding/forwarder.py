@@ -77,11 +77,12 @@ class Routes:
     """Places to send to: those of leaders as the groups of this shard know them, else guesses.
 
     A group lies in the same log on all nodes. Its replica here knows its leader; where there is
-    none, or where another shard of this node has it, its preferred leader is the best guess.
+    none, or where another shard of this node has it, its preferred leader is the best guess, or
+    the first of its voters that is linked to.
     """
 
     __slots__ = ("_catalog", "_founded", "_groups", "_layout", "_levels", "_node", "_shards",
-                 "shard")  # fmt: skip
+                 "_up", "shard")  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +104,8 @@ class Routes:
         self._shards: dict[int, int] = {}
         #: By other node, the highest format level that its release supports, as it said itself.
         self._levels: dict[int, int] = {}
+        #: The shards of other nodes that can be sent to.
+        self._up: dict[int, None] = {}
 
     @property
     def level(self) -> int:
@@ -138,6 +141,9 @@ class Routes:
         if isinstance(event, LinkOpened):
             self._shards[place_node(event.place)] = event.shards
             self._levels[place_node(event.place)] = event.level
+            self._up[event.place] = None
+        else:
+            self._up.pop(event.place, None)
 
     def toward(self, group: int, foreign: bool = False) -> int:
         """Return the place to ask about a group: this shard's number if it is to answer itself.
@@ -178,7 +184,11 @@ class Routes:
         if voter:
             return node_of(voter)
         nodes = [node_of(voter) for voter in self._catalog.voters(group)]
-        return 0 if self._node in nodes or not nodes else nodes[0]
+        if self._node in nodes or not nodes:
+            return 0
+        # Whom it is meant for may be down: then any other voter knows who leads.
+        reached = (node for node in nodes if self.place(node, group) in self._up)
+        return next(reached, nodes[0])
 
     def place(self, node: int, group: int) -> int:
         """Return the shard of another node that has a group's log."""

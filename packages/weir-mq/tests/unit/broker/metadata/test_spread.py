@@ -149,7 +149,7 @@ def test_whatever_joins_and_leaves_the_rule_is_kept(
     sizes: list[int], steps: list[tuple[str, int]], replicas: int
 ) -> None:
     system = System(sets_of(sizes))
-    system.add(6, replicas)
+    system.add(3, replicas)
     for verb, drawn in steps:
         nodes = sorted(system.sets)
         node = nodes[drawn % len(nodes)]
@@ -186,6 +186,25 @@ def test_a_third_set_moves_no_more_than_it_takes(nodes: int, count: int, more: i
     system.placements |= moved
     system.settle()
     system.check()
+
+
+def test_loads_are_evened_only_as_far_as_sets_allow() -> None:
+    """The only nodes of two sets hold every group, and the four of the third a quarter each."""
+    system = System(sets_of([1, 1, 4]))
+    system.add(12, 0)
+    system.settle()
+    system.check()
+    assert {node: system.load.held[node] for node in system.sets} == {
+        1: 12, 2: 12, 3: 3, 4: 3, 5: 3, 6: 3
+    }  # fmt: skip
+
+
+def test_the_home_set_leads_though_others_vote() -> None:
+    system = System({1: HOME, 2: HOME, 3: 2, 4: 2})
+    system.add(9, 3)
+    system.settle()
+    system.check()
+    assert {node_of(to[0]) for to in system.placements.values()} == {1, 2}
 
 
 def test_a_set_that_is_drained_for_a_while_costs_no_replica() -> None:
