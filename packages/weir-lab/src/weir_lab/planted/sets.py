@@ -11,6 +11,9 @@ _UNIT = "packages/weir-mq/tests/unit"
 _CHECKS = f"{_UNIT}/topology/test_topology_checks.py"
 _METADATA = f"{_UNIT}/broker/metadata/test_topology.py"
 
+_PULLS = f"{_UNIT}/broker/partition/test_relay_pulls.py"
+_READS = f"{_UNIT}/relay_node/test_relay_reads.py"
+
 OF_TOPOLOGY = (
     Bug(
         "topology-applied-without-compare",
@@ -159,4 +162,47 @@ OF_PLACEMENT = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT)
+OF_RELAYS = (
+    Bug(
+        "relay-pulls-what-is-undecided",
+        "Only what is committed and decided is told to relays.",
+        "weir.broker.partition.relay_pulls",
+        "return self._state.decided_offset",
+        "return self._state.next_offset",
+        f"{_PULLS}::test_what_is_undecided_is_not_told",
+    ),
+    Bug(
+        "relay-hole-told-as-an-answer",
+        "An answer to a relay ends before what is missing in the log.",
+        "weir.broker.partition.relay_pulls",
+        "if piece.first != built.next:\n            break",
+        "if False:\n            break",
+        f"{_PULLS}::test_what_is_not_there_is_never_told_as_skipped",
+    ),
+    Bug(
+        "relay-batch-told-twice",
+        "A batch of a relay that begins before what it covers is the first of an answer.",
+        "weir.relay_node.reads",
+        "if at > portion.first and header.first_offset < at:",
+        "if False:",
+        f"{_READS}::test_a_batch_that_begins_in_what_was_skipped_before_it_is_the_first_of_an_answer",
+    ),
+    Bug(
+        "relay-checkpoint-ahead-of-its-log",
+        "A checkpoint of a relay holds what is durable alone.",
+        "weir.relay_node.store",
+        "if self.log.staged is not None or self.log.reader.durable < self.log.tail:",
+        "if False:",
+        f"{_UNIT}/relay_node/test_relay_store.py::test_what_was_synced_is_there_again",
+    ),
+    Bug(
+        "relay-tags-beyond-the-topology",
+        "A relay pulls no tags that the topology does not give to its set.",
+        "weir.broker.metadata.topology",
+        "if more := held.lacks(TopicTags(topic, tags)):",
+        "if (more := held.lacks(TopicTags(topic, tags))) and False:",
+        f"{_PULLS}::test_the_topology_bounds_what_a_set_may_pull",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS)

@@ -97,7 +97,7 @@ def fetched_of(fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | No
         if row.kind in HOLDS_BATCH:
             batch = next(data)
             header = stored_header(batch)
-            if rows and header.first_offset < at:
+            if at > portion.first and header.first_offset < at:
                 break  # a batch that begins before what it covers is the first of an answer
             rows.append(batch)
             is_cut, stamp = row.kind == _MORE, row.stamp

@@ -120,6 +120,18 @@ def test_a_batch_that_begins_before_its_row_is_the_first_of_an_answer() -> None:
     assert (second.next_offset, len(second.batches), second.is_cut) == (13, 1, False)
 
 
+def test_a_batch_that_begins_in_what_was_skipped_before_it_is_the_first_of_an_answer() -> None:
+    """Else two parts of an answer would tell what became of the same offset."""
+    log = Log(StartMoved(10), FilterSet(1, ("b",), 10))
+    data = batch(10, ["a", "b", "b"], 5)
+    log.relay([Row(3, 1)])
+    log.relay([Row(1, 2, 5, len(data))], data)
+    first = log.fetch(10, "b")
+    assert (first.next_offset, first.skipped, first.batches) == (11, ((10, 11),), ())
+    second = log.fetch(11, "b")
+    assert (second.next_offset, second.skipped, len(second.batches)) == (13, (), 1)
+
+
 def test_refusals_say_where_to_go_on(log: Log) -> None:
     with pytest.raises(OffsetOutOfRange) as below:
         log.fetch(9)

@@ -158,6 +158,16 @@ def test_offsets_that_are_void_are_told_as_such(rig: Any, info: Any) -> None:
     ]  # fmt: skip
 
 
+def test_what_is_undecided_is_not_told(
+    rig: Any, info: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, partition = rig.shard.topics.partition(info.addresses[0].group)
+    monkeypatch.setattr(type(partition.state), "decided_offset", property(lambda _: 7))
+    answer, _ = told(rig, info, pull(info))
+    assert (answer.next, answer.head) == (7, 7)
+    assert all(mark.through == 7 for mark in answer.marks)
+
+
 def test_what_is_not_there_is_never_told_as_skipped(rig: Any, info: Any) -> None:
     """A range of which a batch is missing ends before it."""
     plan = Plan(info.addresses[0].group, 0, 17, None, 1 << 20, 0)
