@@ -26,6 +26,7 @@ from weir_lab.bench.sides.side import Side, topic_name
 
 _SYNCS = 200
 _WARM_MESSAGES = 50
+_FIRST_TOPIC = 90
 _WRITE = bytes(4 * KIB)
 _FILE_BYTES = 4 * MIB
 #: What a broker that gets one message at a time does between two syncs takes about so long. A disk
@@ -102,6 +103,7 @@ class Samples(msgspec.Struct, frozen=True):
 async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
     """Measure one broker. Raises `LatencyFailed` and what the side raises."""
     settings.check()
+    await side.prepare(topic_name(_FIRST_TOPIC))  # before it rests, for then its logs are in use
     await disk_at_rest(settings.rest_s)
     syncs = sync_ms(side.folder.parent, _SYNCS)
     confirms = await _lone(side, settings)

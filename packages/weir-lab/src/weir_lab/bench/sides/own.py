@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import weir
-from weir.client.client import connect
+from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB
@@ -34,6 +35,7 @@ _MADE_AT_ONCE = 256
 REPLICAS_MAX = 9
 _LED_WITHIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.02
+_USED_TOPIC = "bench-used"
 QUIET = {"WEIR__STATUS__LEVEL": "warning"}
 
 
@@ -76,6 +78,8 @@ class Own:
         self.node = node
         self.url = url or node.url
         self._alone = replicas == 1
+        #: Whether something was written to each log, as to one that is in use.
+        self._is_used = False
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that the node's processes have used, in seconds."""
@@ -87,8 +91,13 @@ class Own:
             raise NodeFailed(f"the node ended during the run: {self.node.last_words()}")
 
     async def prepare(self, topic: str) -> None:
-        """Make a topic of one partition; devices are to connect to the node that leads it."""
+        """Make a topic of one partition; devices are to connect to the node that leads it. Before
+        the first one, each log is used enough to get its files in reserve.
+        """
         async with connect(self.url, name="weir-bench") as client:
+            if not self._is_used:
+                await _use(client)
+                self._is_used = True
             (address, *_) = (await client.create_topic(topic)).addresses
             async with asyncio.timeout(_LED_WITHIN_SECONDS):
                 while client.welcome.nodes and not address.node:
@@ -146,6 +155,16 @@ class Own:
             client.producer(topic, linger=0, partition=0, window=32) as producer,
         ):
             yield OwnLone(producer, size)
+
+
+async def _use(client: Client) -> None:
+    """Write 1 MiB to each log of each node, or more. The partitions of a topic are shared out."""
+    partitions = 2 * max(2, os.cpu_count() or 1)
+    await client.create_topic(_USED_TOPIC, partitions=partitions)
+    async with asyncio.timeout(_LED_WITHIN_SECONDS):
+        for partition in range(partitions):
+            async with client.producer(_USED_TOPIC, partition=partition) as producer:
+                await producer.publish(bytes(MIB // 2))
 
 
 class Receiving:
