@@ -32,6 +32,7 @@ from weir.model.limits import (
     CONNECTIONS_MAX,
     FORMAT_LEVEL_SCHEMAS,
     FORMAT_LEVEL_STAGING,
+    FORMAT_LEVEL_TOPOLOGY,
     MIB,
 )
 from weir.model.topic import BAD
@@ -328,6 +329,17 @@ def level(ask: _Ask) -> Finding:
     return Finding("level", "ok", f"format level {listed.level} is written")
 
 
+@_asked_of_node("sets")
+def sets(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder which BrokerSets could not be lost."""
+    from weir.cli.doctor.sets import judge_sets
+
+    listed = ask(lambda client: client.nodes.list())
+    if listed.level < FORMAT_LEVEL_TOPOLOGY:
+        return Finding("sets", "ok", "there is one set, as before format level 3")
+    return judge_sets(ask(lambda client: client.nodes.sets()))
+
+
 @_asked_of_node("fleets")
 def fleets(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder whether it opens the keys of all fleets."""
@@ -565,6 +577,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "endpoint": endpoint,
     "news": news,
     "level": level,
+    "sets": sets,
     "fleets": fleets,
     "secrets": secrets_at_rest,
     "quotas": quotas,

@@ -26,10 +26,11 @@ from weir.cli.access.contexts import Context, Contexts, contexts_file, write_con
 from weir.cli.doctor import checks, figures
 from weir.cli.doctor.checks import CHECKS, examine
 from weir.cli.doctor.finding import Finding, Patient
+from weir.cli.doctor.sets import judge_sets
 from weir.cli.main import main
 from weir.client.administration import Cluster
 from weir.errors import Disconnected
-from weir.protocol.client.nodes import NodeList, NodeRow
+from weir.protocol.client.nodes import NodeList, NodeRow, SetInfo, SetList
 from weir.server.config import (
     Config,
     LogConfig,
@@ -226,6 +227,25 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
         sick(found(one), "warn", "not served by shards [1]", advice)
     state_file(data, 1).write_bytes(msgspec.json.encode(CertificateState(one.serial, "", 0.0, 0.0)))
     assert found(one).state == "ok"
+
+
+def test_sets_that_could_not_be_lost_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.node() as node:
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
+        sick(checks.sets(patient(tmp_path)), "ok", "replicas are placed by nodes", "")
+    near, far = SetInfo(1, "near", "core", [1], 0, False), SetInfo(2, "", "core", [2], 0, False)
+    full = SetInfo(3, "full", "core", [3, 4], 2, True)
+    door = SetInfo(5, "door", "access", [], 0, False)
+    sick(judge_sets(SetList([near, far, door], "home", [])), "ok", "2 core sets: all vote in", "")
+    sick(judge_sets(SetList([near, far, full], "none", [6])), "warn", "they are: 6", "start those")
+    empty = SetInfo(4, "empty", "core", [], 0, False)
+    sick(judge_sets(SetList([near, empty], "none", [])), "warn", "a node: empty", "node add")
+    found = judge_sets(SetList([near, far, full], "apart", []))
+    sick(found, "warn", "(full: 2 groups, the registry among them)", "stop when that set is lost")
+    kept = SetInfo(3, "full", "core", [3, 4], 0, False)
+    sick(judge_sets(SetList([near, far, kept], "apart", [])), "ok", "any one set may be lost", "")
 
 
 def test_quotas_that_are_used_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
