@@ -131,8 +131,8 @@ def test_data_bodies_are_packed_as_they_are_declared(
     for name, one in taken(bytes(frame.body), layout).items():
         if name.startswith("number of "):
             assert one == len(getattr(value, name.removeprefix("number of ")))
-        elif name == "batches":
-            assert one == b"".join(value.batches)
+        elif name in ("batches", "message"):
+            assert one == b"".join(getattr(value, name))
         elif name == "ahead_ms":
             assert one == min(value.ahead_ms, 0xFFFFFFFF)
         elif name:
