@@ -1,7 +1,7 @@
 """A flood of key updates: records of TLS 1.3 that cost the other side work and carry no data.
 
 The `ssl` module has no call for it, so the records are made here, by the secret of the connection
-that OpenSSL writes into a key log (RFC 8446 §4.6.3, §5.2, §7.2, §7.3).
+that OpenSSL writes into a key log (RFC 8446, sections 4.6.3, 5.2, 7.2 and 7.3).
 """
 
 from __future__ import annotations

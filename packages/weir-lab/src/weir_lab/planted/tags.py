@@ -1,4 +1,6 @@
-"""Bugs of reading some tags: something is left out, or told to be skipped that is not."""
+"""Bugs of reading some tags, and of the index that says where they lie: something is left out, told
+to be skipped that is not, or believed that rotted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ _SETS = f"{_UNIT}/storage/test_tag_sets.py"
 _FILTERS = f"{_UNIT}/client/core/test_client_filters.py"
 _READERS = f"{_UNIT}/client/reader/test_reader_tags.py"
 
+_SEGMENTS = f"{_UNIT}/storage/test_segment_lifecycle.py"
+
 OF_TAGS = (
+    # No world shows this one: what an entry's frame says of itself is compared, too.
+    Bug(
+        "index-files-are-believed",
+        "An index file counts only if its checksum is right (DESIGN §4 Log).",
+        "weir.storage.format.index_file",
+        " or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)])",
+        "",
+        f"{_SEGMENTS}::test_an_index_file_that_is_not_to_be_believed_is_made_again",
+    ),
     Bug(
         "an-entry-of-several-tags-has-one",
         "The set of an entry has the tags of all its batches.",

@@ -15,7 +15,7 @@ from weir.errors import BadBatch
 from weir.model.batch import parse
 from weir.storage import recovery, segment_scan
 from weir.storage.disk import Disk
-from weir.storage.format import durable_position, index_file
+from weir.storage.format import durable_position
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.storage.format.segment import Segment
 from weir.storage.group_index import LostEntries
@@ -29,42 +29,10 @@ from weir_lab.sim.shape import NODE_SINKS, Shape
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
-#: Many closed segments, and so little rot that what a segment may cost hides no index file's.
-INDEXED = Shape(
-    authors=0,
-    hubs=0,
-    consumers=0,
-    keepers=0,
-    receivers=0,
-    operators=(False,),
-    batches=160,
-    rots=(2,),
-)
 _MERGE = "weir.order.barrier"
 _STAGING = "weir.broker.state.staging"
 _PARTITION = "weir.broker.partition.partition"
 _WRITER = "weir.broker.replica.writer"
-
-
-class _Equal(int):
-    """A number that is never another."""
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
-
-
-class _Unpacked:
-    """A u32 that is read as equal to whatever it is compared with."""
-
-    size = 4
-
-    def unpack_from(self, data: Any, at: int) -> tuple[int]:
-        return (_Equal(),)
-
-    def pack(self, number: int) -> bytes:
-        return bytes(4)
 
 
 @mutant(seed=0, breaks={"Durable", "OneOffset", "AckedOnce"})
@@ -171,13 +139,6 @@ def a_checkpoint_without_log_start(patch: Patch) -> None:
             self.log_start = start
 
     patch.setattr(PartitionState, "encode", encode)
-
-
-@mutant(seed=48, breaks={"Durable", "Honest"}, shape=INDEXED)
-def index_files_are_believed(patch: Patch) -> None:
-    """An index file counts whatever its checksum says (DESIGN §4 Log)."""
-    patch.setattr(index_file, "crc32c", lambda data: _Equal())
-    patch.setattr(index_file, "U32", _Unpacked())
 
 
 @mutant(seed=30, breaks={"Durable", "Honest"}, shape=ROTTEN)
