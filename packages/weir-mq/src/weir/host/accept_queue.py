@@ -6,10 +6,9 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from weir.access.failures import Failures
-from weir.host.strangers import Strangers
 from weir.model.limits import (
     ACCEPT_BURST,
     ACCEPTS_PER_SECOND_DEFAULT,
@@ -17,6 +16,9 @@ from weir.model.limits import (
     FRAME_SECONDS,
     IDLE_SECONDS_DEFAULT,
 )
+
+if TYPE_CHECKING:  # the settings of a node need its limits, and nothing of a shard
+    from weir.host.strangers import Strangers
 
 
 @dataclass(frozen=True, slots=True)

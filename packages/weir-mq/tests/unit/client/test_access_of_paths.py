@@ -111,8 +111,8 @@ PATHS: dict[str, tuple[Work, set[str]]] = {
         scatter, {"publish topic", "publish topic default/t", "publish topic default/u"},
     ),
     "backup": (back_up, {"read topic default/t"}),
-    "restore": (restore, {"create namespace default", "publish topic", "publish topic default/kept",
-                          "read topic default/kept"}),
+    "restore": (restore, {"restore namespace default", "publish topic",
+                          "publish topic default/kept", "read topic default/kept"}),
 }  # fmt: skip
 #: These have no user of their own: a closed set is closed to them.
 NOBODY = {"Spark source": read_by_spark, "Spark sink": write_by_spark}

@@ -129,7 +129,7 @@ def test_doctor_looks_whether_keys_open(
 ) -> None:
     say("token", "key", "add")
     root = node.url.replace("//", "//root@")
-    monkeypatch.setattr(checks, "_running", lambda patient: (root, 1))
+    monkeypatch.setattr(checks, "running", lambda patient: (root, 1))
     monkeypatch.setenv("WEIR_PASSWORD", "rr")
     found = checks.tokens(None)  # type: ignore[arg-type]  # nothing of it is looked at
     assert (found.state, found.found) == ("ok", "1 keys verify tokens")

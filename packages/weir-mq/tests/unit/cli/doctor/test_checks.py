@@ -24,9 +24,8 @@ from weir.broker.metadata.security.cutoff import no_news
 from weir.cli import connection
 from weir.cli.access.contexts import Context, Contexts, contexts_file, write_contexts
 from weir.cli.doctor import checks, figures
-from weir.cli.doctor.checks import CHECKS, examine
+from weir.cli.doctor.checks import CHECKS, examine, judge_sets
 from weir.cli.doctor.finding import Finding, Patient
-from weir.cli.doctor.sets import judge_sets
 from weir.cli.main import main
 from weir.client.administration import Cluster
 from weir.errors import Disconnected
