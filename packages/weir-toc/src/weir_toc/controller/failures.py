@@ -115,9 +115,17 @@ class FailureState:
             for to in sorted(failure.waiting)
         ]
 
-    def switch_started(self, switch: int) -> None:
-        """A switch runs that did not answer before. No process is behind it, and no register."""
+    def switch_started(self, switch: int) -> list[Command]:
+        """A switch runs that did not answer before. No process is behind it.
+
+        Its registers are new: what was reported of former ones holds no more.
+        """
         self._dead_switches.discard(switch)
+        for port in [port for port in self._silent if port[0] == switch]:
+            del self._silent[port]
+            self._decided.discard(port)
+        self._reconsider()
+        return self._routes()
 
     def current_routes(self, switch: int) -> Routes:
         """Return to which racks each neighbour of a switch leads now."""
@@ -272,16 +280,26 @@ class FailureState:
         return [SetRoutes(id, self.topology.routes(id, dead)) for id in self.topology.switches]
 
     def _link_joined(self, port: Port) -> list[Command]:
-        """A link is back. If its register is still frozen, it counts from its removal on."""
+        """A link is back. Its register counts from now on, or from the end of a failure."""
         self._dead_switches.discard(port[1])
         report = self._silent.pop(port, None)
         if report is None:
             return []
         commands = self._routes()
-        if port not in self._decided:  # no failure rests on it: it counts again from now on
+        if port not in self._unsettled():  # if it has been removed before, that changes nothing
             commands.append(Remove(report.switch, report.neighbour, report.epoch))
         self._decided.discard(port)
+        self._reconsider()
         return commands
+
+    def _unsettled(self) -> set[Port]:
+        """Return the ports that are removed at the end of a failure."""
+        inputs = (one for failure in self.failures.values() for one in failure.inputs)
+        return {(one.switch, one.neighbour) for one in inputs}
+
+    def _reconsider(self) -> None:
+        """A switch may go on now that did not: its frozen registers are to be removed, too."""
+        self._decided &= self._unsettled()
 
     def _resumed(self) -> list[Command]:
         """Remove the frozen registers of all failures that are carried out everywhere."""

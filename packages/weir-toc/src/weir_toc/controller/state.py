@@ -160,11 +160,12 @@ class ControllerState:
                 return self._node_silent(switch, failures)
             if failures.is_undecided or failures.failures:
                 return []
-        failures.switch_started(switch)
+        self.switches[switch] = SwitchAt(record.incarnation, record.host, record.port)
+        if known is not None and known.incarnation == record.incarnation:
+            return []  # its answer was lost
         for port in [port for port in self.removals if port[0] == switch]:
             del self.removals[port]
-        self.switches[switch] = SwitchAt(record.incarnation, record.host, record.port)
-        return []
+        return self._kept(failures, failures.switch_started(switch))
 
     def _report(self, record: Reported, failures: FailureState) -> list[Command]:
         if record.node in failures.failed:

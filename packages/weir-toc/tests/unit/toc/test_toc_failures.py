@@ -139,6 +139,50 @@ def test_a_link_that_is_back_before_the_decision_counts_again() -> None:
     assert not one.is_undecided
 
 
+def test_switches_that_start_one_after_the_other_leave_no_register_frozen() -> None:
+    one = FailureState(Topology.tree(racks=2, spines=1))
+    spine = SPINES[0]
+    silent(one, (spine, RACKS[0], 5), (spine, RACKS[1], 5))
+    for rack in RACKS:  # no switch of a rack runs yet
+        assert one.apply(Decide()) == [Freeze(rack, spine)]
+        one.apply(NodeSilent(rack))
+    assert but_routes(one.apply(Decide())) == []
+    one.switch_started(RACKS[0])
+    assert but_routes(one.apply(LinkJoined(spine, RACKS[0]))) == [Remove(spine, RACKS[0], 1)]
+    assert one.is_undecided
+    assert but_routes(one.apply(Decide())) == [Remove(spine, RACKS[1], 1)]
+    assert not one.is_undecided
+
+
+def test_a_rack_that_was_cut_off_gets_its_registers_back() -> None:
+    one = state()
+    silent(one, (RACKS[1], SPINES[0], 40), (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[1], 40),
+           (SPINES[1], RACKS[1], 60))  # fmt: skip
+    one.apply(Decide())
+    assert {*one.failed} == {C}
+    one.apply(Completed(1, A))
+    one.apply(Completed(1, B))
+    assert but_routes(one.apply(LinkJoined(SPINES[0], RACKS[1])))[:1] == [
+        Remove(SPINES[0], RACKS[1], 1)
+    ]
+    back = one.apply(LinkJoined(RACKS[1], SPINES[0]))
+    assert Remove(RACKS[1], SPINES[0], 1) in back
+    # The other cable is dead still, and its register does not hold up the rack any more.
+    assert Remove(RACKS[1], SPINES[1], 1) in one.apply(Decide())
+
+
+def test_what_was_reported_of_the_registers_of_a_former_switch_holds_no_more() -> None:
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[0], 40))
+    one.apply(Decide())
+    one.apply(LinkJoined(RACKS[1], SPINES[0]))
+    commands = one.switch_started(SPINES[0])
+    assert SetRoutes(RACKS[0], TREE.routes(RACKS[0])) in commands
+    silent(one, (SPINES[0], RACKS[1], 7))
+    one.apply(InputSilent(RACKS[1], SPINES[0], 2, 9))
+    assert Remove(SPINES[0], RACKS[1], 1) in one.apply(Decide())
+
+
 def test_replicas_that_apply_the_same_entries_decide_the_same() -> None:
     entries = [
         InputSilent(SPINES[1], RACKS[1], 1, 60), InputSilent(SPINES[0], RACKS[1], 1, 50), Decide(),
