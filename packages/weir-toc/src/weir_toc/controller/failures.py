@@ -127,6 +127,10 @@ class FailureState:
         self._reconsider()
         return self._routes()
 
+    def switch_answers(self, switch: int) -> None:
+        """A switch reports that was given up: it has been cut off from the controller alone."""
+        self._dead_switches.discard(switch)
+
     def current_routes(self, switch: int) -> Routes:
         """Return to which racks each neighbour of a switch leads now."""
         return self.topology.routes(switch, self._dead_links())

@@ -177,6 +177,7 @@ class ControllerState:
             known = self.switches.get(record.node)
             if known is None or known.incarnation != record.incarnation:
                 return []  # of one that was replaced
+            failures.switch_answers(record.node)
         self._reported[record.node] = record.incarnation, record.number
         report = record.report
         if isinstance(report, Removed):

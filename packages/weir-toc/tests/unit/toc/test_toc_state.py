@@ -138,6 +138,20 @@ def test_an_aggregator_that_restarts_has_failed_with_its_processes_first() -> No
     assert C in state.failures.failed
 
 
+def test_an_aggregator_that_was_given_up_goes_on_with_new_processes() -> None:
+    state = founded("a")
+    play(state, NodeSilent(SWITCH))
+    play(state, Decide())
+    assert state.failures is not None
+    assert state.failures.failed.keys() == {A}
+    # It has lost its connection to the controller, and nothing else.
+    play(state, Registered("b", 0, 5))
+    play(state, Reported(SWITCH, 1, 9, ProcessJoined(B)))
+    play(state, Reported(SWITCH, 1, 10, InputSilent(SWITCH, A, 1, 77)))
+    assert play(state, Decide()) == [Remove(SWITCH, A, 1)]
+    assert state.failures.processes == {B}
+
+
 def test_a_snapshot_that_is_none_is_refused() -> None:
     for data in (b"", b"{}", b'{"version":2}', b'{"version":1,"network":[1,0,0,5]}'):
         with pytest.raises(ControlError):
