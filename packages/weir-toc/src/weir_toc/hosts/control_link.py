@@ -31,10 +31,11 @@ UNANSWERED_MAX = 10_000
 #: Frames that the node has not taken yet.
 FRAMES_MAX = 10_000
 #: The clock is compared so often: at first, and from the eighth time on.
-_FIRST_SAMPLES, _FIRST_PAUSE, _PAUSE = 8, 0.01, 0.5
+_FIRST_SAMPLES, _FIRST_PAUSE, _PAUSE = 8, 0.01, 0.4
 _AGAIN_AFTER = 0.05
 #: A leader that says nothing for so long is none: its answers to the clock are due all the time.
-_SILENT_AFTER = 3.0
+#: Two of these times must end before the next leader gives up who is not connected to it.
+SILENT_SECONDS = 0.8
 
 
 class ControlLink:
@@ -114,7 +115,7 @@ class ControlLink:
     # -- one connection ------------------------------------------------------------------------
 
     async def _converse(self, address: Address) -> None:
-        async with asyncio.timeout(_SILENT_AFTER):
+        async with asyncio.timeout(SILENT_SECONDS):
             reader, writer = await asyncio.open_connection(*address)
         sampling: asyncio.Task[None] | None = None
         try:
@@ -149,7 +150,7 @@ class ControlLink:
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> Frame:
-        async with asyncio.timeout(_SILENT_AFTER):
+        async with asyncio.timeout(SILENT_SECONDS):
             return parsed(*await read_frame(reader, FRAME_BYTES_MAX))
 
     def _follow(self, frame: Frame) -> None:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import weir_raft as raft
 from rigs.early_process import EarlyProcess
 from weir_toc.controller.codec import command_to, report_to
 from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
-from weir_toc.hosts.control_link import ControlLink
+from weir_toc.controller.pacing import ANSWER_NS_MIN
+from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
 from weir_toc.hosts.process import Settling
 
@@ -67,6 +69,11 @@ def test_commands_and_leaders_of_former_terms_are_ignored() -> None:
     taken = [link.frames.get_nowait()["command"][1] for _ in range(link.frames.qsize())]
     assert taken == [2, 4]
     assert link.term == 6
+
+
+def test_a_leader_that_stands_still_is_left_before_the_next_one_gives_nodes_up() -> None:
+    election_seconds = raft.Config(1, (1,)).election_ms / 1e3
+    assert election_seconds + ANSWER_NS_MIN / 1e9 > 2 * SILENT_SECONDS
 
 
 def test_a_report_is_repeated_until_it_is_confirmed() -> None:
