@@ -65,7 +65,10 @@ class FileLog(raft.MemoryStorage):
         #: Bytes of the last torn record that the start cut off.
         self.torn = 0
         self._unkept = 0
+        missing = [one for one in (path.parent, *path.parent.parents) if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            _sync_folder(folder.parent)
         # The lock is on a file of its own: a compaction replaces the log.
         self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -101,6 +104,7 @@ class FileLog(raft.MemoryStorage):
         os.ftruncate(file, self.size)
         os.lseek(file, self.size, os.SEEK_SET)
         os.fsync(file)
+        _sync_folder(path.parent)  # its name may not be durable: a kill came right behind it
         return file
 
     def close(self) -> None:

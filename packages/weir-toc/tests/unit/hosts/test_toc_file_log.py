@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,25 @@ def test_a_file_of_another_member_or_kind_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"something else that is long enough")
     with pytest.raises(LogDamaged, match="does not begin as"):
         FileLog(path, 2)
+
+
+def test_the_names_of_file_and_folders_are_durable_before_anything_is_answered_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").readlink())
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    path = tmp_path / "new" / "1" / "log"
+    FileLog(path, 2).close()
+    assert {*synced} >= {tmp_path, tmp_path / "new", path.parent, path}
+    del synced[:]
+    FileLog(path, 2).close()  # the first one may have been killed before it had synced the folder
+    assert path.parent in synced
 
 
 def test_one_process_has_it_open(tmp_path: Path) -> None:
