@@ -75,7 +75,7 @@ class UdpSocket:
         """Return the packets that have come, the oldest first; a longer one than any is cut."""
         found: list[Datagram] = []
         receive = self.socket.recvfrom
-        while len(found) < packets_max:
+        for _ in range(packets_max):
             try:
                 data, address = receive(PACKET_BYTES_MAX + 1)
             except BlockingIOError:

@@ -47,6 +47,12 @@ def test_a_receiver_that_is_gone_harms_nobody() -> None:
     sender.close()
 
 
+def test_a_socket_that_is_closed_has_nothing_to_read() -> None:
+    one = UdpSocket(HERE)
+    one.close()
+    assert one.read() == []
+
+
 def test_addresses_have_one_form() -> None:
     assert address_of("localhost:7") == ("localhost", 7)
     assert address_of("[::1]:7") == ("::1", 7)
