@@ -8,7 +8,7 @@ from weir_toc.controller.entries import Fail
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.hosts.process import Process
 from weir_toc.hosts.udp import UdpSocket
-from weir_toc.packet import Packet
+from weir_toc.packet import Acknowledgement, Packet
 
 
 class EarlyProcess:
@@ -32,6 +32,14 @@ class EarlyProcess:
         self.process._endpoint.receive(self.now, [wire.encode(joined)])
         self.process._after()
         self.process._after()  # what the admission led to
+
+    def granted(self, by: int) -> None:
+        """Let a receiver answer with a window."""
+        assert self.process._endpoint is not None
+        ack = wire.encode_ack(Acknowledgement(wire.DATA_R, 100_000, 0, 0))
+        packet = Packet(wire.ACK, by, 1, payload=ack)
+        self.process._endpoint.receive(self.now, [wire.encode(packet)])
+        self.process._after()
 
     def reports(self) -> list[object]:
         """What it has reported, and is not confirmed."""

@@ -266,8 +266,8 @@ class Process:
         elif isinstance(event, ProcessFailed):
             self._hand(Service.RELIABLE, event)
         elif isinstance(event, Left):
-            left = self._sends.pop(event.ticket)
-            if not left.done():
+            left = self._sends.pop(event.ticket, None)
+            if left is not None and not left.done():  # none once this process has ended
                 left.set_result(event.stamp)
         elif isinstance(event, SendFailed):
             future = self._sends.pop(event.ticket, None)

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 import weir_raft as raft
 from rigs.early_process import EarlyProcess
 from weir_toc.controller.codec import command_to, report_to
 from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
 from weir_toc.controller.pacing import ANSWER_NS_MIN
+from weir_toc.endpoint.events import Service
+from weir_toc.errors import Fenced
 from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
 from weir_toc.hosts.process import Settling
@@ -100,6 +104,21 @@ def test_a_failure_that_is_told_before_admission_is_answered_after_it() -> None:
         assert early.reports() == []
         early.admitted()
         assert early.reports() == [report_to(Completed(3, 1))]
+        early.close()
+
+    asyncio.run(body())
+
+
+def test_what_leaves_after_the_end_is_nobody_s() -> None:
+    async def body() -> None:
+        early = EarlyProcess()
+        early.admitted()
+        sending = asyncio.ensure_future(early.process.send(Service.RELIABLE, [(2, b"x")]))
+        await asyncio.sleep(0)
+        early.process.end(Fenced("excluded"))
+        early.granted(2)
+        with pytest.raises(Fenced):
+            await sending
         early.close()
 
     asyncio.run(body())
