@@ -175,10 +175,11 @@ class EventStream:
         while not self._batch:
             if self._asked is None:
                 self._asked = self._thread.call(self._thread.process.take(self._service))
-            waiting = asyncio.wrap_future(self._asked)
-            batch = await asyncio.shield(waiting)
-            self._asked = None
-            self._batch.extend(batch)
+            asked = self._asked
+            batch = await asyncio.shield(asyncio.wrap_future(asked))
+            if self._asked is asked:  # else another task that waited has taken it
+                self._asked = None
+                self._batch.extend(batch)
         return event_of(self._batch.popleft())
 
 

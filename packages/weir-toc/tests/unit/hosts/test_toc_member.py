@@ -61,6 +61,19 @@ def test_two_programs_exchange_messages_of_both_services(network: Loopback) -> N
     asyncio.run(body())
 
 
+def test_tasks_that_share_a_stream_get_each_message_once(network: Loopback) -> None:
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="i") as i:
+            first, second = (asyncio.create_task(anext(i.best_effort)) for _ in range(2))
+            await asyncio.sleep(0.01)
+            stamps = [await i.send([("i", b"one")])]
+            await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
+            stamps.append(await i.send([("i", b"two")]))
+            assert sorted([(await first).stamp, (await second).stamp]) == stamps
+
+    asyncio.run(body())
+
+
 def test_the_blocking_twin_does_the_same(network: Loopback) -> None:
     with weir_toc.sync.join(network.url, name="c") as c:
         with weir_toc.sync.join(network.url, name="d") as d:
