@@ -13,7 +13,7 @@ from typing import Any
 
 from weir_toc import __version__
 from weir_toc.controller.records import Founded
-from weir_toc.errors import TocError
+from weir_toc.errors import TocError, first_error
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
@@ -194,8 +194,6 @@ def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:
 
     try:
         asyncio.run(body())
-    except* TocError as group:
-        raise group.exceptions[0] from None
-    except* OSError as group:
-        raise group.exceptions[0] from None
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
     return 0

@@ -7,6 +7,13 @@ class TocError(Exception):
     """The base of all errors that this distribution raises."""
 
 
+def first_error(error: BaseException) -> BaseException:
+    """Return an error itself, and of a group of errors the first one that is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 class PacketError(TocError):
     """A packet that is damaged, too short, too long or of an unknown kind. It is dropped."""
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from weir_toc.endpoint import events as endpoint_events
 from weir_toc.endpoint.events import Service
-from weir_toc.errors import InvalidScattering, Refused, TocError
+from weir_toc.errors import InvalidScattering, Refused, TocError, first_error
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
 
@@ -153,9 +153,8 @@ class ProcessThread:
 
 def _trouble(error: BaseException | None) -> TocError:
     """Return what ended the process as one error."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error if isinstance(error, TocError) else TocError(f"the process ended: {error!r}")
+    first = first_error(error) if error is not None else None
+    return first if isinstance(first, TocError) else TocError(f"the process ended: {first!r}")
 
 
 class EventStream:

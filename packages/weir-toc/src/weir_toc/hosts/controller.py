@@ -461,6 +461,7 @@ class Controller:
         done: Frame = {"op": "done", "number": number}
         network, state = self.state.network, self.state
         assert network is not None
+        assert state.failures is not None
         if isinstance(record, Registered):
             named = state.names.get(record.name)
             if named is None or named.nonce != record.nonce:
@@ -472,7 +473,9 @@ class Controller:
                     "switch": rack, "host": at.host, "port": at.port}  # fmt: skip
         if isinstance(record, SwitchStarted):
             at_now = state.switches.get(record.switch)
-            if at_now is None or at_now.incarnation != record.incarnation:
+            is_new = at_now is None or at_now.incarnation != record.incarnation
+            # One that the network does not have learns that from the shape.
+            if is_new and record.switch in state.failures.topology.switches:
                 why = "the former aggregator of this switch has not been settled yet: ask again"
                 return {"op": "refused", "number": number, "why": why}
             shape = [network.racks, network.spines, network.cores]

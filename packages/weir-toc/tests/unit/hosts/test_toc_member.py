@@ -13,6 +13,7 @@ import weir_toc
 from rigs.loopback import Loopback, loopback
 from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused, SendBufferFull
 from weir_toc import packet as wire
+from weir_toc.cli import main
 from weir_toc.endpoint.events import EndpointConfig
 
 
@@ -160,6 +161,13 @@ def test_strange_packets_are_dropped_and_counted(network: Loopback) -> None:
         stamp = h.send_reliable([("h", b"x")])
         assert message(h.reliable) == Message(stamp, h.process, b"x")
         assert network.aggregator.strangers == before + 6
+
+
+def test_an_aggregator_of_no_switch_ends_with_words(
+    network: Loopback, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["aggregator", network.url, "--switch", "rack-9"]) == 1
+    assert "the network [1, 0, 0] has no switch 0x80000009" in capsys.readouterr().err
 
 
 def test_an_aggregator_that_restarts_excludes_its_processes(tmp_path: Path) -> None:
