@@ -43,6 +43,8 @@ class Pacing:
         if failures is None:
             return []
         found: list[Record] = []
+        if not failures.is_undecided:
+            self._freezes.clear()  # no decision waits for them any more
         for port, due in [*self._freezes.items()]:
             if not failures.awaits(Freeze(*port)):
                 del self._freezes[port]
