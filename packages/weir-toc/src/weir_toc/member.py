@@ -119,6 +119,16 @@ class ProcessThread:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
+    def describe(self) -> Mapping[str, object]:
+        """Return what the process says of itself, read in the thread that changes it."""
+
+        async def described() -> Mapping[str, object]:
+            return self.process.describe()
+
+        if not self._thread.is_alive():
+            return self.process.describe()
+        return self.call(described()).result()
+
     async def joined(self, timeout: float) -> None:
         """Wait in the thread until the process has joined. Raises TocError after `timeout` s."""
         try:
@@ -266,7 +276,7 @@ class Member:
 
     def describe(self) -> Mapping[str, object]:
         """Return what waits, what was counted, and how far the clock may be off, in ns."""
-        return self._running.process.describe()
+        return self._running.describe()
 
 
 def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:

@@ -118,7 +118,7 @@ class Member:
 
     def describe(self) -> Mapping[str, object]:
         """Return what waits, what was counted, and how far the clock may be off, in ns."""
-        return self._running.process.describe()
+        return self._running.describe()
 
 
 def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:

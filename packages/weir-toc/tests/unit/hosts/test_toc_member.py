@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused,
 from weir_toc import packet as wire
 from weir_toc.cli import main
 from weir_toc.endpoint.events import EndpointConfig
+from weir_toc.hosts.process import Process
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,17 @@ def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
         weir_toc.sync.join("localhost:7", name="f").__enter__()
     with pytest.raises(weir_toc.TocError, match=r"could not join in 0\.3 s"):
         weir_toc.sync.join("toc://127.0.0.1:1", name="f", timeout=0.3).__enter__()
+
+
+def test_counters_are_read_in_the_thread_that_changes_them(
+    network: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with weir_toc.sync.join(network.url, name="j") as j:
+        monkeypatch.setattr(
+            Process, "describe", lambda _self: {"thread": threading.current_thread().name}
+        )
+        assert j.describe() == {"thread": "toc j"}
+        monkeypatch.undo()
 
 
 def test_a_program_that_takes_nothing_stops_its_senders(network: Loopback) -> None:
