@@ -102,6 +102,10 @@ def _aggregator(options: argparse.Namespace) -> int:
         listen = address_of(options.listen)
     except ValueError as error:
         raise TocError(f"--listen: {error}") from error
+    if listen[0] in ("0.0.0.0", "::"):
+        raise TocError(
+            f"--listen {options.listen}: give the address at which processes reach this aggregator"
+        )
     switch = switch_id(options.switch)
 
     async def serve() -> None:

@@ -183,6 +183,11 @@ def test_an_aggregator_of_no_switch_ends_with_words(
     assert "the network [1, 0, 0] has no switch 0x80000009" in capsys.readouterr().err
 
 
+def test_an_aggregator_listens_where_it_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aggregator", "toc://127.0.0.1:1", "--listen", "0.0.0.0:7100"]) == 1
+    assert "give the address at which processes reach" in capsys.readouterr().err
+
+
 def test_an_aggregator_that_restarts_excludes_its_processes(tmp_path: Path) -> None:
     with loopback(tmp_path) as network, weir_toc.sync.join(network.url, name="a") as a:
         stamp = a.send_reliable([("a", b"x")])
