@@ -129,7 +129,7 @@ class RelayPartitions:
                 case AppendEntry():
                     self._store.append(group, effect)
                 case SendToUpper(_, message):
-                    outcome.sends.append(self._bounded(message))
+                    outcome.sends.append(self._told(held.state, message))
                 case Moved():
                     self._moved(group, held, effect)
                     outcome.moved = True
@@ -153,12 +153,17 @@ class RelayPartitions:
             held.mark = mark
             order.say(partition, mark)
 
-    def _bounded(self, message: Asked) -> Asked:
-        if not isinstance(message, Pull):
+    def _told(self, state: RelayState, message: Asked) -> Asked:
+        """Return what the core is told: with this partition's share of the credit, and that all
+        from the start of the log on is needed again if the folder is lost. Readers may ask for it.
+        """
+        if isinstance(message, AskFilter):
             return message
+        if isinstance(message, SayHold):
+            return msgspec.structs.replace(message, durable_through=state.start)
         share = CREDIT_BYTES // max(len(self.held), 1)
         credit = min(max(share, _CREDIT_LEAST), _CREDIT_MOST, message.credit)
-        return msgspec.structs.replace(message, credit=credit)
+        return msgspec.structs.replace(message, credit=credit, durable_through=state.start)
 
     def synced(self, tokens: tuple[object, ...], now_ms: int) -> list[Asked]:
         """A flush is durable, which took entries (group, index); return what to send."""

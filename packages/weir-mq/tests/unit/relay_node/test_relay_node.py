@@ -135,6 +135,23 @@ def test_readers_get_what_the_core_has(core: Node, tmp_path: Path) -> None:
     play(work)
 
 
+def test_a_relay_whose_folder_is_lost_pulls_everything_again(core: Node, tmp_path: Path) -> None:
+    options = {"start": "earliest", "follow": False}
+
+    async def work() -> None:
+        await fill(core, 9)
+        async with relay(core, tmp_path / "lost", node=5) as url:
+            await until_known(url, 9)
+            await asyncio.sleep(0.3)
+            await fill(core, 6, 9)  # the pulls behind it tell the core what is durable by then
+            await until_known(url, 15)
+        async with relay(core, tmp_path / "new", node=5) as url:
+            await until_known(url, 15)
+            assert await rows(url, **options) == await rows(core.url, **options)
+
+    play(work)
+
+
 def test_what_comes_is_passed_on_to_who_follows(core: Node, tmp_path: Path) -> None:
     async def work() -> None:
         await fill(core, 3)
