@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from weir.errors import NoHello, RemoteProtocolError, TooLarge, WeirError
 from weir.model.limits import CONTROL_FRAME_BYTES_MAX, HELLO_WITHIN_MS, KIB, MIB
@@ -27,7 +28,7 @@ _READ = 256 * KIB
 #: Of one connection, so many large answers are made or sent at once.
 _LARGE_MAX = 2
 #: What ends a connection.
-_ENDED = (ConnectionError, TimeoutError, RemoteProtocolError)
+_ENDED = (OSError, RemoteProtocolError)
 
 
 class Listener:
@@ -63,11 +64,23 @@ class Listener:
         self._connections.add(task)
         try:
             await _Connection(self._requests, self._room, reader, writer).run()
-        except (*_ENDED, asyncio.CancelledError) as error:
+            await _close(writer)
+        except _ENDED as error:
             log.debug("a connection ended: %r", error)
+            with suppress(asyncio.CancelledError):
+                await _close(writer)
+        except asyncio.CancelledError:
+            log.debug("a connection is closed: the relay stops")
         finally:
             self._connections.discard(task)
-            writer.close()
+            writer.transport.abort()  # what is written is sent by now, or nobody takes it
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection once its client has taken what is written, or has taken too long."""
+    writer.close()
+    with suppress(OSError):
+        await asyncio.wait_for(writer.wait_closed(), _STALLED)
 
 
 class _Connection:
@@ -119,7 +132,7 @@ class _Connection:
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
             log.debug("a connection ends: %r", task.exception())
-            self._writer.close()
+            self._writer.transport.abort()  # to close it would wait for who takes nothing
 
     async def _serve(self, frame: ClientFrame) -> None:
         async with AnswerRoom(self._large, self._room) as room:

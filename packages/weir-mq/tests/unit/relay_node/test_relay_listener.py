@@ -1,0 +1,81 @@
+"""Connections to a relay: who takes nothing is cut off, and makes room for others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import cast
+
+import pytest
+
+from weir.model.ids import Address
+from weir.model.limits import MIB
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_request
+from weir.relay_node import listener as module
+from weir.relay_node.listener import Listener
+from weir.relay_node.requests import AnswerRoom, RelayRequests
+
+ADDRESS = Address(0, 0, 3 << 16, 1)
+ANSWER_BYTES = 7 * MIB
+
+
+class LargeAnswers:
+    """Answers two questions with more than the sockets of a connection hold."""
+
+    async def answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
+        if isinstance(request, m.Hello):
+            return m.Welcome(1, 0, 1, 0, MIB, 1)
+        await room.take()
+        return m.FetchedChunks(ADDRESS, 1, (bytes(ANSWER_BYTES),))
+
+
+@pytest.mark.parametrize("behind", [b"", b"\xff" * 64], ids=["quiet", "bad"])
+def test_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch, behind: bytes) -> None:
+    monkeypatch.setattr(module, "_STALLED", 0.1)
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 1)
+    hello = b"".join(encode_request(m.Hello("test"), 1))
+    asked = b"".join(encode_request(m.FetchChunks(ADDRESS, 1, 1, MIB), 2))
+
+    async def work() -> None:
+        listener = Listener(cast(RelayRequests, LargeAnswers()))
+        await listener.start("127.0.0.1", 0)
+        loop = asyncio.get_running_loop()
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            stalled.setblocking(False)
+            await loop.sock_connect(stalled, ("127.0.0.1", listener.port))
+            await loop.sock_sendall(stalled, hello + asked * 2)
+            await asyncio.sleep(0.05)
+            await loop.sock_sendall(stalled, behind)
+            while not await greets(listener.port, hello):
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.3)
+            assert await taken(stalled) < ANSWER_BYTES, "what was written waited for it"
+        await listener.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+async def taken(stalled: socket.socket) -> int:
+    """Return how many bytes a client still gets, until its connection ends."""
+    size = 0
+    with suppress(ConnectionError):
+        while data := await asyncio.get_running_loop().sock_recv(stalled, MIB):
+            size += len(data)
+    return size
+
+
+async def greets(port: int, hello: bytes) -> bool:
+    """Return whether a relay has room for one more connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(hello)
+    try:
+        return bool(await reader.read(64))
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
