@@ -113,6 +113,9 @@ class RelayHost:
         self._tasks: set[asyncio.Task[None]] = set()
         #: By group, pulls that wait for the disk.
         self._waiting: dict[int, r.Pull] = {}
+        #: Whether the folder has other topics than these, and whose turn it is to write them down.
+        self._unkept = False
+        self._keeping = asyncio.Lock()
         self._stopping = False
         self._flusher: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -209,9 +212,8 @@ class RelayHost:
             if info.namespace == RESERVED_NAMESPACE or (wanted and full not in wanted):
                 continue
             changed = self._take_topic(info) or changed
-        if changed:
-            kept = [topic.info for topic in self.topics.values()]
-            await self.disk.in_thread(self._folder.keep_topics, kept)
+        if changed or self._unkept:
+            await self._keep_topics()
 
     def _take_topic(self, info: m.TopicInfo) -> bool:
         """Relay a topic as it is described now; return whether anything is new."""
@@ -310,8 +312,16 @@ class RelayHost:
         self._spawn(self._run(self._keep_topics))
 
     async def _keep_topics(self) -> None:
-        kept = [topic.info for topic in self.topics.values()]
-        await self.disk.in_thread(self._folder.keep_topics, kept)
+        """Write down the topics, and nobody else meanwhile; where that fails, at the next look."""
+        async with self._keeping:
+            self._unkept = True
+            kept = [topic.info for topic in self.topics.values()]
+            try:
+                await self.disk.in_thread(self._folder.keep_topics, kept)
+            except OSError as error:
+                log.error("the topics were not written down: %s; free some room", error)
+            else:
+                self._unkept = False
 
     # -- readers -----------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.relay_node import host as hosting
 from weir.relay_node import store as stores
+from weir.relay_node.folder import RelayFolder
 from weir.relay_node.host import RelayConfig
 from weir.relay_node.serve import run
 from weir.testing.memory_node import Node, node
@@ -239,6 +242,36 @@ def test_a_topic_that_is_deleted_is_gone_from_the_relay(core: Node, tmp_path: Pa
             await known(client, end=4)
             options = {"start": "earliest", "follow": False}
             assert await rows(url, **options) == await rows(core.url, **options)
+
+    play(work)
+
+
+def test_topics_are_written_down_one_at_a_time_and_again_where_that_failed(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, busy, keep = ("t", "u", "v"), list[bool](), RelayFolder.keep_topics
+
+    def slow(folder: RelayFolder, topics: list[m.TopicInfo]) -> None:
+        assert not any(busy), "the folder is written to already"
+        busy.append(True)
+        time.sleep(0.03)
+        busy[-1] = False
+        if len(busy) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        keep(folder, topics)
+
+    async def work() -> None:
+        for name in names:
+            await fill(core, 2, topic=name)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            for name in names:
+                await known(client, name, end=2)
+            monkeypatch.setattr(RelayFolder, "keep_topics", slow)
+            async with connect(core.url) as there:
+                await asyncio.gather(*(there.delete_topic(name) for name in names))
+            while len(busy) < 3 or (tmp_path / "topics.json").read_text() != "[]":
+                await asyncio.sleep(0.02)
+            assert await client.topics() == []
 
     play(work)
 
