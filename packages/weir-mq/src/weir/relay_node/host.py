@@ -127,7 +127,12 @@ class RelayHost:
         """Serve what is here, and pull: by these connections to the core, or once it answers."""
         self.network = network
         for info in self._folder.topics():
-            self._take_topic(info)
+            if self._is_wanted(info):
+                self._take_topic(info)
+                continue
+            self._unkept = True
+            for address in info.addresses:
+                self.partitions.close(address.group)
         for work in (self._reach, self._tick, self.disk.make_spares):
             self._spawn(self._run(work))
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
@@ -205,15 +210,16 @@ class RelayHost:
             if not page.more or not page.topics:
                 break
             after = page.topics[-1].full_name
-        wanted = self.config.topics
         changed = False
-        for info in found:
-            full = f"{info.namespace}/{info.name}"
-            if info.namespace == RESERVED_NAMESPACE or (wanted and full not in wanted):
-                continue
+        for info in filter(self._is_wanted, found):
             changed = self._take_topic(info) or changed
         if changed or self._unkept:
             await self._keep_topics()
+
+    def _is_wanted(self, info: m.TopicInfo) -> bool:
+        wanted = self.config.topics
+        is_named = not wanted or f"{info.namespace}/{info.name}" in wanted
+        return is_named and info.namespace != RESERVED_NAMESPACE
 
     def _take_topic(self, info: m.TopicInfo) -> bool:
         """Relay a topic as it is described now; return whether anything is new."""

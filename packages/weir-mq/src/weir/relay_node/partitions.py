@@ -111,7 +111,7 @@ class RelayPartitions:
         return sends
 
     def close(self, group: int) -> None:
-        """The topic is gone: forget what is here of it."""
+        """The topic is gone, or not wanted any more: forget what is here of it."""
         self.held.pop(group, None)
         self._store.drop_group(group)
 

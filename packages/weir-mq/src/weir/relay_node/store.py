@@ -101,6 +101,7 @@ class RelayStore:
 
     def drop_group(self, group: int) -> None:
         """Nothing of a group is needed any more."""
+        self.states.pop(group, None)
         self._dropped.pop(group, None)
         self.log.drop_group(group)
 

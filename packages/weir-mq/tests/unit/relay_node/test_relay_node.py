@@ -202,6 +202,26 @@ def test_a_relay_of_some_tags_and_topics_serves_these_alone(core: Node, tmp_path
     play(work)
 
 
+def test_a_topic_that_is_not_asked_for_any_more_goes(core: Node, tmp_path: Path) -> None:
+    options = {"start": "earliest", "follow": False}
+
+    async def work() -> None:
+        await fill(core, 3)
+        await fill(core, 3, topic="other")
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            await known(client, "t", end=3)
+            await known(client, "other", end=3)
+        for _ in range(2):
+            topics = frozenset({"default/other"})
+            async with relay(core, tmp_path, topics=topics) as url, connect(url) as client:
+                assert [one.full_name for one in await client.topics()] == ["other"]
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+            assert await rows(url, **options) == await rows(core.url, **options)
+
+    play(work)
+
+
 def test_a_relay_serves_while_the_core_is_away_and_goes_on_behind_it(
     core: Node, tmp_path: Path
 ) -> None:
