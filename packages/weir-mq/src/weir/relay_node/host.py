@@ -179,7 +179,8 @@ class RelayHost:
         tries = 0
         while True:
             tries += 1
-            if self.network is None and (network := await reach(self.config, tries)) is not None:
+            network = await reach(self.config, tries, self._bar) if self.network is None else None
+            if network is not None:
                 tries = 0
                 self.network = network  # it is closed when this relay stops
                 assert network.welcome is not None
@@ -192,8 +193,7 @@ class RelayHost:
         try:
             await self._look_for_topics(network)
         except _BARRED as error:
-            for topic in self.topics.values():
-                topic.barred = str(error)
+            self._bar(error)
         except WeirError as error:
             log.debug("the core does not tell its topics: %s", error)
         if network.error is not None:  # it will never answer by these connections again
@@ -201,6 +201,11 @@ class RelayHost:
             for topic in self.topics.values():
                 topic.places = None
             await network.close()
+
+    def _bar(self, why: WeirError) -> None:
+        """The core lets nobody in without a login: serve nothing until it allows a pull."""
+        for topic in self.topics.values():
+            topic.barred = str(why)
 
     async def _look_for_topics(self, network: NetworkClient) -> None:
         after, found = "", list[m.TopicInfo]()
@@ -365,9 +370,11 @@ class RelayHost:
                 self.disk.dirty.set()
 
 
-async def reach(config: RelayConfig, tries: int) -> NetworkClient | None:
+async def reach(
+    config: RelayConfig, tries: int, barred: Callable[[WeirError], None] | None = None
+) -> NetworkClient | None:
     """Return connections to the core; None if it does not answer now, which is told of the first of
-    many `tries`.
+    many `tries`. If it does not let this relay in, `barred` is told why.
     """
     network = NetworkClient(
         config.hosts, name="weir-relay", retry=_RETRY, request_timeout=_REQUEST_TIMEOUT,
@@ -376,6 +383,8 @@ async def reach(config: RelayConfig, tries: int) -> NetworkClient | None:
     try:
         await network.start()
     except WeirError as error:
+        if barred is not None and isinstance(error, _BARRED):
+            barred(error)
         level = logging.WARNING if tries == 1 else logging.DEBUG
         log.log(level, "the core at %s is not reached: %s", config.core, error)
         return None

@@ -15,8 +15,10 @@ import pytest
 import weir
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
+from weir.client.connection.network_client import NetworkClient
 from weir.errors import (
     BadRequest,
+    NotAuthenticated,
     RemoteProtocolError,
     Unauthorized,
     Unavailable,
@@ -330,6 +332,29 @@ def test_what_the_core_allows_no_more_is_served_no_more(
                 assert "you may not read t" in told
             while await why_refused(client) is not None:
                 await asyncio.sleep(0.02)
+
+    play(work)
+
+
+def test_a_relay_of_a_core_that_was_closed_meanwhile_serves_nothing(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(NetworkClient):
+        async def start(self) -> None:
+            raise NotAuthenticated("this set is closed: log in")
+
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+        with monkeypatch.context() as closed:
+            closed.setattr(hosting, "NetworkClient", Refused)
+            async with relay(core, tmp_path) as url, connect(url) as client:
+                while (told := await why_refused(client)) is None:
+                    await asyncio.sleep(0.02)
+                assert "this set is closed" in told
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
 
     play(work)
 
