@@ -70,7 +70,9 @@ class Holds:
     def say(self, child: Child, offset: int, tags: Tags, now_ms: int) -> bool:
         """A child says from where on it needs data. False if there are too many children."""
         if child not in self._rows and len(self._rows) >= HOLDS_MAX:
-            return False
+            self._expire(now_ms)  # nothing is reclaimed by these in the core, so nobody else asks
+            if len(self._rows) >= HOLDS_MAX:
+                return False
         self._rows[child] = Hold(offset, now_ms, tags)
         self.changed = True
         return True

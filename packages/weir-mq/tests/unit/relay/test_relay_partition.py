@@ -12,6 +12,7 @@ from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
 from weir.model.columns import References
 from weir.model.ids import LIMIT_MAX
+from weir.model.limits import HOLDS_MAX
 from weir.relay import entries as e
 from weir.relay import messages as m
 from weir.relay import ports as p
@@ -400,6 +401,15 @@ def test_the_least_hold_counts_until_it_expires() -> None:
     assert holds.lowest(1_001, 100) == 60
     assert holds.of((40, 1)) == -1
     assert holds.lowest(1_901, 100) == 100
+
+
+def test_a_child_that_is_silent_for_long_makes_room_for_another() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    for node in range(HOLDS_MAX):
+        assert holds.say((40, node + 1), 60, A, 0)
+    assert not holds.say((41, 1), 60, A, 900)
+    assert holds.say((41, 1), 60, A, 1_001)
+    assert len(holds) == 1
 
 
 def test_a_child_far_behind_is_told_of_once() -> None:
