@@ -87,6 +87,12 @@ class RelayedTopic:
     barred: str = ""
     news: dict[int, asyncio.Event] = field(default_factory=dict)
 
+    def places_by(self, network: NetworkClient) -> Places:
+        """Return where the partitions are led, by these connections to the core."""
+        if self.places is None:
+            self.places = Places(network, self.info.full_name, self.info)
+        return self.places
+
 
 def wall_ms() -> int:
     """Return milliseconds since 1970."""
@@ -267,15 +273,13 @@ class RelayHost:
         if network is None:
             await asyncio.sleep(_RETRY_MS / 1_000)
             return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
-        if topic.places is None:
-            topic.places = Places(network, topic.info.full_name, topic.info)
-        payload = b"".join(r.encode_message(message))
+        payload, places = b"".join(r.encode_message(message)), topic.places_by(network)
         try:
-            if partition_of(group) >= len(topic.places):
-                await topic.places.find_again()
-            if partition_of(group) >= len(topic.places):  # who was asked has not heard of it yet
+            if partition_of(group) >= len(places):
+                await places.find_again()
+            if partition_of(group) >= len(places):  # who was asked has not heard of it yet
                 return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
-            told = await topic.places.ask(
+            told = await places.ask(
                 partition_of(group),
                 lambda address: m.AskRelay(address, payload),
                 m.RelayTold,

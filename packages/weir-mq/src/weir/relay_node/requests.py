@@ -187,10 +187,9 @@ class RelayRequests:
         if not request.stamp:
             return m.PositionsReply(state.start, state.end, state.start)
         partition = partition_of(request.address.group)
-        self._host.core()
-        assert topic.places is not None
+        places = topic.places_by(self._host.core())
         told = await self._ask_core(
-            topic.places.ask(
+            places.ask(
                 partition, lambda address: m.Positions(address, request.stamp), m.PositionsReply
             )
         )

@@ -380,6 +380,28 @@ def frame(request: m.Request) -> bytes:
     return b"".join(encode_request(request, 1))
 
 
+def test_positions_by_stamp_are_asked_of_a_core_that_was_just_reached(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object) -> None:
+        """No pull has gone to the core yet."""
+
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+        monkeypatch.setattr(hosting.RelayHost, "_answer_to", silent)
+        async with relay(core, tmp_path) as url:
+            async with connect(url) as client:
+                address = (await client.describe("t")).addresses[0]
+            asked = frame(m.Hello("test")), frame(m.Positions(address, 1))
+            while isinstance((await spoken(url, *asked))[-1], m.Refusal):
+                await asyncio.sleep(0.02)
+            assert isinstance((await spoken(url, *asked))[-1], m.PositionsReply)
+
+    play(work)
+
+
 def test_strangers_and_bad_bytes_cost_one_connection(core: Node, tmp_path: Path) -> None:
     hello = frame(m.Hello("test"))
 
