@@ -19,6 +19,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
 from weir.errors import (
     AccessRevoked,
+    Damaged,
     DiskFailed,
     NotAuthenticated,
     RemoteProtocolError,
@@ -37,7 +38,7 @@ from weir.relay.ports import AnswerCame, Event, FilterToldFrom, RefusalCame, Upp
 from weir.relay.rows import Tags
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
-from weir.relay_node.partitions import Asked, Outcome, RelayPartitions
+from weir.relay_node.partitions import Asked, Held, Outcome, RelayPartitions
 from weir.server.disk.file_disk import die
 
 log = logging.getLogger(__name__)
@@ -325,6 +326,15 @@ class RelayHost:
             self.partitions.close(group)
             news.set()
         self._spawn(self._run(self._keep_topics))
+
+    def begin_anew(self, group: int, held: Held, why: Damaged) -> None:
+        """What is `held` of a partition cannot be read: pull it again, unless that has begun."""
+        if self.partitions.held.get(group) is not held:
+            return
+        log.error("group %d begins anew, and is pulled again: %s", group, why)
+        self._waiting.pop(group, None)
+        self.partitions.close(group)
+        self._send(self.partitions.open(group, self.config.tags, wall_ms()))
 
     async def _keep_topics(self) -> None:
         """Write down the topics, and nobody else meanwhile; where that fails, at the next look."""

@@ -5,7 +5,7 @@ core, and that it takes no writes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from weir.codec import Buffer
 from weir.errors import (
     BadName,
     BadRequest,
+    Damaged,
     Disconnected,
     OffsetOutOfRange,
     Overloaded,
@@ -209,7 +210,7 @@ class RelayRequests:
             plan = reads.plan_of(held.state, request)
             if plan is not None:
                 await room.take()
-                found = await self._host.disk.entries(group, plan.indexes)
+                found = await self._entries(group, held, plan.indexes)
                 portion = reads.read_portion(plan, found, held.state)
                 if portion is not None:
                     return reads.fetched_of(request, portion, held.committed, held.mark)
@@ -231,6 +232,19 @@ class RelayRequests:
             )
         return reads.nothing_for(request, held.committed, held.mark)
 
+    async def _entries(
+        self, group: int, held: Held, indexes: Sequence[int]
+    ) -> Mapping[int, Buffer]:
+        """Read entries. Raises `Unavailable` where they are damaged: they are pulled again then."""
+        try:
+            return await self._host.disk.entries(group, indexes)
+        except Damaged as error:
+            self._host.begin_anew(group, held, error)
+            raise Unavailable(
+                "what is asked for was damaged in this relay, and is pulled again: ask again "
+                "shortly"
+            ) from None
+
     async def _fetch_chunks(self, request: m.FetchChunks, room: AnswerRoom) -> m.Reply:
         _, held = self._partition(request.address)
         await room.take()
@@ -238,7 +252,7 @@ class RelayRequests:
         indexes = reads.chunk_indexes(held.state, request.index, count)
         chunks, size = list[Buffer](), 0
         for index in indexes:
-            found = await self._host.disk.entries(request.address.group, [index])
+            found = await self._entries(request.address.group, held, [index])
             some = reads.chunks_in([index], found)
             size += sum(map(len, some))
             if not some or (chunks and size > min(request.max_bytes, FETCH_BYTES_MAX)):

@@ -29,9 +29,11 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.relay_node import host as hosting
 from weir.relay_node import store as stores
+from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import RelayFolder
 from weir.relay_node.host import RelayConfig
 from weir.relay_node.serve import run
+from weir.storage.errors import LogDamaged
 from weir.testing.memory_node import Node, node
 
 Row = tuple[int, int, int, bytes]
@@ -310,6 +312,33 @@ def test_large_values_are_read_from_the_relay(core: Node, tmp_path: Path) -> Non
             await until_known(url, 2)
             found = await rows(url, start="earliest", follow=False)
             assert [row[3] for row in found] == [b"before", value]
+
+    play(work)
+
+
+def test_what_is_damaged_on_the_disk_is_pulled_again(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"start": "earliest", "follow": False}
+
+    async def damaged(*_: object) -> None:
+        raise LogDamaged(0, "one", 8, "it rotted")
+
+    async def work() -> None:
+        await fill(core, 9)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 9)
+            async with connect(url) as client:
+                addresses = (await client.describe("t")).addresses
+            fetches = [frame(m.Fetch(one, 0, 1 << 20, equal_stamps=True)) for one in addresses]
+            with monkeypatch.context() as rot:
+                rot.setattr(RelayDisk, "entries", damaged)
+                _, *told = await spoken(url, frame(m.Hello("test")), *fetches)
+            refused = [one.message for one in told if isinstance(one, m.Refusal)]
+            assert refused
+            assert all("is pulled again" in one for one in refused), refused
+            await until_known(url, 9)
+            assert await rows(url, **options) == await rows(core.url, **options)
 
     play(work)
 
