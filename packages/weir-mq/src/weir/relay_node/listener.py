@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import suppress
 
 from weir.errors import NoHello, RemoteProtocolError, TooLarge, WeirError
@@ -25,6 +26,8 @@ _ANSWER_BYTES = 4 * MIB
 #: A client that takes nothing for so many seconds is cut off: others wait for the room.
 _STALLED = 30.0
 _READ = 256 * KIB
+#: After so many seconds without a byte the system asks whether a client is there at all.
+SILENT_SECONDS = 60
 #: Of one connection, so many large answers are made or sent at once.
 _LARGE_MAX = 2
 #: What ends a connection.
@@ -62,6 +65,7 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        look_for(writer.get_extra_info("socket"))
         try:
             await _Connection(self._requests, self._room, reader, writer).run()
             await _close(writer)
@@ -74,6 +78,12 @@ class Listener:
         finally:
             self._connections.discard(task)
             writer.transport.abort()  # what is written is sent by now, or nobody takes it
+
+
+def look_for(sock: socket.socket) -> None:
+    """Let the system end a connection whose client is gone without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_SECONDS)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -58,6 +58,27 @@ def test_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch, behind: b
     asyncio.run(asyncio.wait_for(work(), 10))
 
 
+def test_the_system_looks_for_clients_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, int]] = []
+    look_for = module.look_for
+
+    def look(sock: socket.socket) -> None:
+        look_for(sock)
+        idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        found.append((sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), idle))
+
+    monkeypatch.setattr(module, "look_for", look)
+
+    async def work() -> None:
+        listener = Listener(cast(RelayRequests, LargeAnswers()))
+        await listener.start("127.0.0.1", 0)
+        assert await greets(listener.port, b"".join(encode_request(m.Hello("test"), 1)))
+        await listener.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+    assert found == [(1, module.SILENT_SECONDS)]
+
+
 async def taken(stalled: socket.socket) -> int:
     """Return how many bytes a client still gets, until its connection ends."""
     size = 0
