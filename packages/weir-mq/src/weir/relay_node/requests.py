@@ -39,6 +39,7 @@ from weir.model.limits import (
 from weir.model.topic import split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.relay.messages import Mark
 from weir.relay_node import reads
 from weir.relay_node.host import RelayedTopic, RelayHost, wall_ms
 from weir.relay_node.partitions import Held
@@ -277,13 +278,19 @@ class RelayRequests:
         return self._barriers_here(request)
 
     def _barriers_here(self, request: m.AskBarriers) -> m.Barriers:
-        """Return what marks told before the core was away: what is here is handed out."""
-        groups = [address.group for address in self._host.topics[request.topic].info.addresses]
-        rows: list[tuple[int, int, int]] = []
-        for group in groups:
-            held = self._host.partitions.held.get(group)
-            mark = held.mark if held is not None else None
-            rows.append((partition_of(group), *((mark.stamp, mark.through) if mark else (0, 0))))
+        """Return what marks told before the core was away: what is here is handed out. Partition 0
+        says how many there are, for one that joined lately may not be here yet.
+        """
+        marks: list[Mark | None] = []
+        for address in self._host.topics[request.topic].info.addresses:
+            held = self._host.partitions.held.get(address.group)
+            marks.append(held.mark if held is not None else None)
+        if marks and (first := marks[0]) is not None:
+            marks += [None] * (first.partitions - len(marks))
+        rows = [
+            (partition, *((mark.stamp, mark.through) if mark else (0, 0)))
+            for partition, mark in enumerate(marks)
+        ]
         reached = all(stamp >= request.stamp for _, stamp, _ in rows)
         return m.Barriers(request.topic, rows, reached=reached)
 
