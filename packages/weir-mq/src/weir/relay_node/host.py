@@ -54,6 +54,7 @@ _STOP_WITHIN = 10.0
 #: The core is one upper node to a relay: the client finds who leads a partition there.
 CORE = UpperNode(0, 1, True)
 _LOOK_EVERY = 2.0
+_BEGAN_NS = time.time_ns() - time.monotonic_ns()
 #: Ends what the core's access refuses: until a pull is allowed again, nobody is served.
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 
@@ -100,6 +101,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    """Return milliseconds since 1970 by a clock that nobody sets back: pauses would last longer."""
+    return (_BEGAN_NS + time.monotonic_ns()) // 1_000_000
+
+
 class RelayHost:
     """A running relay node."""
 
@@ -112,7 +118,7 @@ class RelayHost:
         self._folder = folder
         self.disk = disk
         me = Me(founded.system, founded.brokerset, founded.node, 0)
-        self.partitions = RelayPartitions(disk.store, me, CORE, wall_ms())
+        self.partitions = RelayPartitions(disk.store, me, CORE, steady_ms())
         #: By number.
         self.topics: dict[int, RelayedTopic] = {}
         #: The connections to the core; None until it answered once.
@@ -246,7 +252,7 @@ class RelayHost:
         for address in info.addresses:
             if address.group not in self.partitions.held:
                 known.news.setdefault(address.group, asyncio.Event())
-                self._send(self.partitions.open(address.group, self.config.tags, wall_ms()))
+                self._send(self.partitions.open(address.group, self.config.tags, steady_ms()))
         return is_new
 
     def _send(self, asked: Sequence[Asked]) -> None:
@@ -263,7 +269,7 @@ class RelayHost:
         group = message.group
         event = await self._answer_to(group, message)
         if event is not None and group in self.partitions.held and not self._stopping:
-            self._take(group, self.partitions.handle(group, event, wall_ms()))
+            self._take(group, self.partitions.handle(group, event, steady_ms()))
 
     async def _answer_to(self, group: int, message: Asked) -> Event | None:
         """Return what came of a message; None if that is nothing."""
@@ -334,7 +340,7 @@ class RelayHost:
         log.error("group %d begins anew, and is pulled again: %s", group, why)
         self._waiting.pop(group, None)
         self.partitions.close(group)
-        self._send(self.partitions.open(group, self.config.tags, wall_ms()))
+        self._send(self.partitions.open(group, self.config.tags, steady_ms()))
 
     async def _keep_topics(self) -> None:
         """Write down the topics, and nobody else meanwhile; where that fails, at the next look."""
@@ -368,7 +374,7 @@ class RelayHost:
 
     async def _flush_all(self) -> None:
         while (tokens := await self.disk.flush()) is not None:
-            self._send(self.partitions.synced(tokens, wall_ms()))
+            self._send(self.partitions.synced(tokens, steady_ms()))
             if self._waiting and self.disk.unsynced <= RELAY_UNSYNCED_BYTES_MAX:
                 waiting, self._waiting = self._waiting, {}
                 self._send([one for one in waiting.values() if one.group in self.partitions.held])
@@ -378,7 +384,7 @@ class RelayHost:
             await asyncio.sleep(_TICK)
             for group in self.partitions:
                 if group in self.partitions.held and group not in self._waiting:
-                    self._take(group, self.partitions.tick(group, wall_ms()))
+                    self._take(group, self.partitions.tick(group, steady_ms()))
             if self.disk.store.log.staged is None:
                 self.disk.store.log.mark_idle()
                 self.disk.dirty.set()

@@ -479,3 +479,9 @@ def test_what_is_no_answer_of_an_upper_node_is_refused() -> None:
     told = b"".join(encode_message(AskFilter(1, 0, 1, 1, 0, 1, None)))
     with pytest.raises(RemoteProtocolError, match="asks a AskFilter"):
         hosting.event_of(told, hosting.CORE)
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hosting.steady_ms()
+    monkeypatch.setattr(hosting.time, "time_ns", lambda: 0)
+    assert before <= hosting.steady_ms() < before + 60_000
