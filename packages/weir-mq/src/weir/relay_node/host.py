@@ -81,12 +81,13 @@ class RelayConfig:
 @dataclass(slots=True)
 class RelayedTopic:
     """A topic: as the core describes it, and where its partitions are led there. While the core
-    does not let this relay read it, `barred` says why.
+    does not let this relay read it, `barred` says why; `refused` is what was logged of that last.
     """
 
     info: m.TopicInfo
     places: Places | None = None
     barred: str = ""
+    refused: str = ""
     news: dict[int, asyncio.Event] = field(default_factory=dict)
 
     def places_by(self, network: NetworkClient) -> Places:
@@ -292,15 +293,18 @@ class RelayHost:
                 m.RelayTold,
                 wait=_PULL_WAIT,
             )
-            topic.barred = ""
+            if isinstance(message, r.Pull):
+                topic.barred = ""
             return event_of(b"".join(told.message), CORE)
         except UnknownTopic:
             return self._refused(message, r.TopicGone(group, number))
         except _BARRED as error:
-            if not topic.barred:
+            if topic.refused != str(error):
+                topic.refused = str(error)
                 log.warning("the core does not let this relay read %s: %s",
                             topic.info.full_name, error)  # fmt: skip
-            topic.barred = str(error)
+            if isinstance(message, r.Pull):  # what was kept by then may be read all the same
+                topic.barred = str(error)
             return self._refused(message, r.Overloaded(group, number, _REFUSED_MS))
         except RemoteProtocolError as error:
             log.warning("the core sent what makes no sense: %s", error)

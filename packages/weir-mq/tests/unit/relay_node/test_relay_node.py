@@ -27,6 +27,7 @@ from weir.errors import (
 )
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.relay.messages import AskFilter, decode_message, encode_message
 from weir.relay_node import host as hosting
 from weir.relay_node import store as stores
 from weir.relay_node.disk import RelayDisk
@@ -388,6 +389,31 @@ def test_a_relay_of_a_core_that_was_closed_meanwhile_serves_nothing(
     play(work)
 
 
+def test_a_filter_that_the_core_refuses_leaves_what_is_kept_readable(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, refused = hosting.Places.ask, list[str]()
+
+    async def ask_no_filter(places: Any, at: int, request: Any, kind: Any, **rest: Any) -> Any:
+        message = request(places[at]).message
+        if isinstance(decode_message(message)[0], AskFilter):
+            refused.append("no")
+            raise Unauthorized("the topology does not give all tags to this set")
+        return await ask(places, at, request, kind, **rest)
+
+    async def work() -> None:
+        await fill(core, 6)
+        async with relay(core, tmp_path, tags=frozenset({"a"})) as url:
+            await until_known(url, 6)
+        monkeypatch.setattr(hosting.Places, "ask", ask_no_filter)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            while len(refused) < 6:
+                assert await why_refused(client) is None
+                await asyncio.sleep(0.02)
+
+    play(work)
+
+
 async def spoken(url: str, *frames: bytes) -> list[Any]:
     """Send bytes to a relay; return its replies until it hangs up, or has been silent a while."""
     ((host, port),) = parse_url(url)
@@ -474,8 +500,6 @@ def test_a_folder_of_another_system_or_node_is_refused(core: Node, tmp_path: Pat
 
 
 def test_what_is_no_answer_of_an_upper_node_is_refused() -> None:
-    from weir.relay.messages import AskFilter, encode_message
-
     told = b"".join(encode_message(AskFilter(1, 0, 1, 1, 0, 1, None)))
     with pytest.raises(RemoteProtocolError, match="asks a AskFilter"):
         hosting.event_of(told, hosting.CORE)
