@@ -40,6 +40,7 @@ from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.partitions import Asked, Held, Outcome, RelayPartitions
 from weir.server.disk.file_disk import die
+from weir.tls.dialling import SecureHost
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,9 @@ class RelayConfig:
     @property
     def core(self) -> str:
         """The core's address, for people."""
-        return "weir://" + ",".join(f"{host}:{port}" for host, port in self.hosts)
+        scheme = "weirs" if any(isinstance(host, SecureHost) for host, _ in self.hosts) else "weir"
+        hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in self.hosts]
+        return f"{scheme}://" + ",".join(f"{host}:{port}" for host, port in hosts)
 
 
 @dataclass(slots=True)

@@ -505,6 +505,11 @@ def test_what_is_no_answer_of_an_upper_node_is_refused() -> None:
         hosting.event_of(told, hosting.CORE)
 
 
+def test_the_core_is_named_as_clients_reach_it() -> None:
+    for url in ("weir://a:6800,b:7000", "weirs://[::1]:7000,b:6800"):
+        assert RelayConfig(parse_url(url)).core == url
+
+
 def test_a_clock_that_is_set_back_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     before = hosting.steady_ms()
     monkeypatch.setattr(hosting.time, "time_ns", lambda: 0)
