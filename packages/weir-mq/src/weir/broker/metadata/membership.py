@@ -22,6 +22,7 @@ from weir.broker.metadata.placement import (
     moved_off,
     respread,
 )
+from weir.broker.metadata.spread import ONE_SET
 from weir.broker.records.registry import (
     GroupsPlaced,
     GroupsSettled,
@@ -337,7 +338,9 @@ class Membership:
         wanted[REGISTRY_GROUP] = registry_voters(len(active))
         take(respread(placements, wanted, active, load, nodes.voter, spread))
         take(filled(placements, wanted, active, load, nodes.voter, spread))
-        take(evened(placements, active, load, nodes.voter, spread))
+        # A node that has not said its set yet may be of one that has enough of a group already.
+        if spread is not ONE_SET or not nodes.uses_sets:
+            take(evened(placements, active, load, nodes.voter, spread))
         self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
         self._balanced = True
 

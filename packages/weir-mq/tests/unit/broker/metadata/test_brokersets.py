@@ -108,6 +108,21 @@ def test_groups_lie_where_they_did_until_all_nodes_have_said_their_set() -> None
     assert sum(counts.values()) == 5
 
 
+def test_nothing_moves_to_a_node_that_has_not_said_its_set() -> None:
+    leader = Leader(3)
+    leader.say(1, 2, 3)
+    groups = leader.topic(12)
+    before = dict(leader.catalog.nodes.placements)
+    leader.propose(NodeJoined(4, "host4", 6800, 2, FORMAT_LEVEL_TOPOLOGY))
+    leader.settle()
+    assert leader.catalog.nodes.placements == before
+    leader.membership.take_report(ReportSet(4, 3))
+    leader.settle()
+    assert leader.catalog.nodes.placements != before
+    for group in groups:
+        assert leader.sets_of(group) == [1, 2, 3]
+
+
 def test_the_registry_is_spread_as_well() -> None:
     """It is founded on the first three nodes, which are one set."""
     leader = Leader(5)
