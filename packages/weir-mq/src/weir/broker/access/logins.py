@@ -141,6 +141,11 @@ class Logins:
         self._outbox = outbox
         self._random = random
 
+    @property
+    def slowed(self) -> int:
+        """How many logins wait because others of their user failed."""
+        return len(self._slowed)
+
     def handlers(self) -> Mapping[type[Any], Callable[..., None]]:
         """Return what answers each request."""
         return {Login: self._login}

@@ -326,6 +326,23 @@ def fail_slowly(rig: Any, session: int, origin: str = "") -> None:
     rig.answer(session, Login(MECHANISM, proven(client, step, "wrong").final))
 
 
+def test_a_shard_does_not_rest_while_a_login_is_slowed_down(rig: Any) -> None:
+    """Else the user would wait for longer than `WAIT_SECONDS_MAX`."""
+    for number in range(FREE_FAILURES + 10):
+        fail_slowly(rig, 100 + number)
+    for _ in range(4):
+        rig.tick()
+        rig.settle()
+    assert rig.shard.idle_ms(1_000) == 1_000
+    connect(rig, 1)
+    rig.ask(1, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    rig.tick()
+    assert rig.shard.idle_ms(1_000) == 0
+    rig.tick(2_000)
+    assert len(rig.replies[1]) == 1
+    assert rig.shard.idle_ms(1_000) == 1_000
+
+
 def test_a_wrong_password_is_told_to_the_host(rig: Any) -> None:
     fail(rig, 1, "ann")
     (hangup,) = [one for one in rig.others if isinstance(one, ef.Hangup)]

@@ -88,6 +88,20 @@ def test_who_publishes_too_much_is_not_read_from_until_that_is_over(tenants: Ten
     assert tenants.held() == [(one, False)]
 
 
+def test_a_shard_does_not_rest_while_a_peer_waits_for_a_quota(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    one = tenants.session(10)
+    tenants.pass_ms(500)
+    assert tenants.rig.shard.idle_ms(1_000) == 1_000
+    tenants.publish(one, "shop", 12_000)
+    tenants.pass_ms(500)
+    assert tenants.held() == [(one, True)]
+    assert tenants.rig.shard.idle_ms(1_000) == 0, "it would be let go up to a second too late"
+    tenants.pass_ms(1_000)
+    assert tenants.held() == [(one, False)]
+    assert tenants.rig.shard.idle_ms(1_000) == 1_000
+
+
 def test_the_other_namespace_is_not_concerned(tenants: Tenants) -> None:
     tenants.limit(bytes_in=10_000)
     one, other = tenants.session(10), tenants.session(11)
