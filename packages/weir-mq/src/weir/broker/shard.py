@@ -278,8 +278,9 @@ class Shard:
             return 0
         if not all(writer.idle for writer in self.writers):
             return 0
-        if self._services.meter.held or self._services.logins.slowed:
-            return 0  # nobody else ends the wait of these peers, and it is short
+        services = self._services
+        if services.meter.held or services.logins.slowed or services.sweep.is_under_way:
+            return 0  # ticks alone end the short waits of these peers, and the sweep
         idle_ms = partitions.context.events.idle_ms(runtime.time.monotonic_ms(), most)
         return min(max(idle_ms, 0), most)
 

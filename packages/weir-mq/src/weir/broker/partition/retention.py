@@ -149,6 +149,11 @@ class RetentionSweep:
         self._due_ms = time.monotonic_ms() + every_ms
         self._left: list[int] = []
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether partitions are left to be looked at with the next ticks."""
+        return bool(self._left)
+
     def look_at_next(self) -> None:
         """Look at the next partitions, if it is time."""
         now = self._time.monotonic_ms()

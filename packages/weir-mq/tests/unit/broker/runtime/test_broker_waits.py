@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_shard_need_hear_of_no_time_before_the_nearest_fetch_ends(rig: Any) ->
     rig.ask(3, m.Pull(address, "crew", 1, 1_000, 5_000))
     rig.tick(50)
     assert rig.shard.idle_ms(1_000) == 0, "time goes on for clusters"
+
+
+def test_a_shard_looks_at_all_partitions_before_it_rests(
+    make_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.broker.partition.retention._LOOKS_PER_TICK", 1)
+    rig = make_rig(retention_every_ms=1_000)
+    rig.topic(rig.connect(1), partitions=3)
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 1_000
+    rig.tick(1_000)
+    assert rig.shard.idle_ms(1_000) == 0, "two of three are left"
+    rig.tick()
+    rig.tick()
+    assert rig.shard.idle_ms(1_000) == 1_000
 
 
 def test_a_shard_with_work_or_on_its_way_out_hears_of_each_tick(rig: Any) -> None:
