@@ -105,7 +105,8 @@ class Roster:
     A register of T says that all that is ever stamped at or below T of its partition is here.
 
     Where order is best effort, one that is silent is left (TOC S3.2): the others' barrier goes on
-    without it, and it counts again once its register has come up to that.
+    without it, and it counts again once its register has come up to that, or rises at all where
+    all others have ended.
     """
 
     __slots__ = ("_frontier", "_members")
@@ -141,7 +142,8 @@ class Roster:
             if self._frontier is not None and self._frontier[1] == partition:
                 self._frontier = None
             member.reached = stamp
-            if member.is_left and member.bound >= self.barrier:
+            # Where all others have ended, whoever tells something is as far as any of them.
+            if member.is_left and (member.bound >= self.barrier or self.barrier == NO_BOUND):
                 member.is_left = False
                 self._frontier = None
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import RemoteProtocolError
-from weir.order.barrier import Barrier, Merge, Merged, Roster, Silence
+from weir.order.barrier import NO_BOUND, Barrier, Merge, Merged, Roster, Silence
 
 
 def _merge(partitions: int) -> Merge[str]:
@@ -56,6 +56,27 @@ def test_the_one_that_is_furthest_is_never_left() -> None:
     assert merge.roster.barrier == 5
     equal = _merge(2)
     assert not equal.roster.leave(0)  # nothing would be won
+
+
+def test_where_others_have_ended_those_that_are_left_count_again_once_they_tell_something() -> None:
+    merge = _merge(3)
+    merge.push(0, 5, 0, 1, 1, "a")
+    merge.push(1, 7, 0, 1, 1, "b")
+    merge.barrier(2, Barrier(NO_BOUND, 0))
+    assert merge.roster.leave(0)
+    assert merge.roster.leave(1)
+    assert _items(merge.take()) == ["a", "b"]
+    merge.barrier(1, Barrier(9, 1))
+    assert (merge.roster.left, merge.roster.behind()) == ([0], [1])
+    merge.barrier(0, Barrier(8, 1))
+    assert merge.roster.left == [0]
+    merge.barrier(0, Barrier(9, 1))
+    assert merge.roster.left == []
+    merge.push(1, 12, 1, 2, 1, "d")
+    assert merge.take() == []  # it is waited for
+    merge.push(0, 11, 1, 2, 1, "c")
+    merge.barrier(0, Barrier(12, 2))
+    assert _items(merge.take()) == ["c", "d"]
 
 
 def test_who_stamps_where_it_said_nothing_comes_is_refused_though_it_was_left() -> None:
