@@ -166,8 +166,6 @@ class TotalOrder:
 
     async def take(self) -> ReadyBatches | None:
         """Return what comes next, None at the end; raise what a puller raised."""
-        if self._silence is not None:
-            self._silence.begin()  # while nobody takes, nobody waits
         while (ready := self._let_out()) is None:
             if self._error is not None:
                 raise self._error
@@ -178,6 +176,8 @@ class TotalOrder:
                 self._waits.set()
             await self._wait_for_news()
         self._waits.clear()
+        if self._silence is not None and ready.delivered:
+            self._silence.begin()  # while the user has something to do, nobody waits
         return ready
 
     async def _wait_for_news(self) -> None:

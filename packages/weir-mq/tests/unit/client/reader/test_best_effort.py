@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import weir
 from weir import testing
 from weir.client.client import connect
 from weir.client.reader import reader as readers
+from weir.client.reader.fetcher import Portion
 from weir.errors import BadRequest
 from weir.protocol.client import messages as m
 
@@ -87,6 +89,46 @@ def test_in_total_order_it_is_waited_for(fake_broker: Any) -> None:
                 lambda: len([one for one in broker.seen if isinstance(one, m.AskBarriers)]) > 20
             )
             assert (values, reader.late) == ([], 0)
+
+    asyncio.run(scenario())
+
+
+class Portions:
+    """Fetches of three partitions, and what is told of barriers: nothing comes of the first, one
+    message of the second, and of the third again and again what is not wanted.
+    """
+
+    ends = None
+
+    async def fetch(self, partition: int, position: int, end: int | None) -> Portion:
+        if partition == 1 and not position:
+            header = SimpleNamespace(stamp=5, total_size=10)
+            part: Any = SimpleNamespace(partition=1, offset=0, batch=SimpleNamespace(header=header))
+            return Portion(1, [part], 1, committed=1, barrier=6, received=5)
+        if partition < 2:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.005)
+        return Portion(2, [], position + 1, committed=position + 1, barrier=position + 10)
+
+    def place(self, partition: int) -> tuple[int, int]:
+        return 0, partition
+
+    async def ask(self, *given: Any, **named: Any) -> Any:
+        await asyncio.Event().wait()
+
+    next_mark = ask
+
+
+def test_it_goes_on_though_all_the_while_what_nobody_wants_comes_of_others() -> None:
+    async def scenario() -> None:
+        portions: Any = Portions()
+        begins = dict.fromkeys(range(3), 0)
+        order = readers.TotalOrder(portions, portions, begins, portions, False, patience=0.1)
+        async with asyncio.timeout(5):
+            while not (ready := await order.take()) or not ready.delivered:
+                assert ready is not None
+        assert [part.partition for part in ready.delivered] == [1]
+        await order.close()
 
     asyncio.run(scenario())
 
