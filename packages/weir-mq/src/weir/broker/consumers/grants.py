@@ -274,20 +274,18 @@ class Grants:
             self._tell_unwanted(name)
         return found
 
-    def _tell_unwanted(self, name: str) -> bool:
-        """Propose that messages without a tag of a cluster are done; False if that cannot be."""
+    def _tell_unwanted(self, name: str) -> None:
+        """Propose that messages without a tag of a cluster are done, unless that cannot be now."""
         picker = self.pickers[name]
         picker.unwanted.is_urgent = False
         if not picker.unwanted or name in self._changing or not self._context.group.accepts:
-            return not picker.unwanted
+            return
         runs = picker.unwanted.take()
         try:
             self._open_first(name, picker)
             self._context.group.propose(of_control(UnwantedSkipped(name, runs)))
         except Refused:
             picker.unwanted.put_back(runs)
-            return False
-        return True
 
     def _open_first(self, name: str, picker: Picker) -> None:
         """Propose the mode and the tags of a cluster that has none. If it has, by an entry that is
@@ -422,6 +420,8 @@ class Grants:
             if peer is None or peer in passed:
                 break
             if not self._grant_first(name, queue, peer, passed):
+                if picker.unwanted.is_urgent:
+                    self._tell_unwanted(name)
                 return
         if picker.unwanted.is_urgent:
             self._tell_unwanted(name)

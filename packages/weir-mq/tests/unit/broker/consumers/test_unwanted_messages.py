@@ -1,0 +1,58 @@
+"""What a cluster does not want is done soon, however its leader finds that out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.model.topic import Mode
+from weir.protocol.client import messages as m
+from weir.storage import log_reader
+
+
+class Desk:
+    """A topic, and a cluster that wants tag "a"; sessions 1 and 2 consume, 3 publishes."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig
+        for session in (1, 2, 3):
+            rig.connect(session)
+        self.info = rig.topic(3)
+        self.home = self.info.addresses[0]
+        self.producer = rig.answer(3, m.OpenProducer())
+        self.sequence = 0
+
+    def publish(self, *tags: str, **more: Any) -> None:
+        """Publish one batch, an entry of its own."""
+        values = [b"v"] * len(tags)
+        batch = self.rig.batch(
+            self.info, self.producer, self.sequence, *values, tags=[*tags], **more
+        )
+        assert isinstance(self.rig.answer(3, batch), m.Confirm)
+        self.sequence += len(tags)
+
+    def pull(self, most: int = 100, mode: Mode = Mode.SHARED) -> m.Pull:
+        return m.Pull(self.home, "crew", most, 1 << 20, 60_000, 30_000, mode, tags=("a",))
+
+    def granted(self, session: int) -> list[tuple[int, int]]:
+        """Return what each grant to a session spans."""
+        replies = [reply for _, reply in self.rig.replies[session]]
+        return [(one.offset, one.next_offset) for one in replies if isinstance(one, m.Granted)]
+
+
+@pytest.fixture
+def desk(rig: Any) -> Desk:
+    return Desk(rig)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_many_entries_of_other_tags_are_passed_without_a_tick(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    monkeypatch.setattr(log_reader, "PASSED_ENTRIES_MAX", 2)
+    for _ in range(9):
+        desk.publish("b")
+    desk.publish("a")
+    desk.rig.answer(1, desk.pull(mode=mode))
+    assert desk.granted(1) == [(9, 10)]
