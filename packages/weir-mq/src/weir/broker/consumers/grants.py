@@ -237,7 +237,7 @@ class Grants:
                 kept = without(payloads, voids) if voids else payloads
                 if waiter.request.tags:
                     wanted = frozenset(waiter.request.tags)
-                    kept, some = self._sift(record.cluster, wanted, kept, some)
+                    kept, some = self._sift(record.cluster, wanted, kept, some, reading.skipped)
                 if some:
                     reply = Granted(
                         waiter.request.address, index, record.deadline, some[0][0], some[-1][1],
@@ -262,8 +262,9 @@ class Grants:
         self._context.reads.start(reading, answer)
 
     def _sift(
-        self, name: str, wanted: frozenset[str], payloads: Sequence[Buffer], runs: Sequence[Run]
-    ) -> tuple[list[Buffer], tuple[Run, ...]]:
+        self, name: str, wanted: frozenset[str], payloads: Sequence[Buffer], runs: Sequence[Run],
+        passed: Sequence[Run],
+    ) -> tuple[list[Buffer], tuple[Run, ...]]:  # fmt: skip
         """See `_sifted`; propose that what is unwanted is done."""
         group, slices = self._context.group.id, self._context.reads.slices
         unwanted = self.pickers[name].unwanted if name in self.pickers else None
@@ -271,6 +272,8 @@ class Grants:
             unwanted = None  # the cluster was deleted meanwhile, and another begun
         found = _sifted(payloads, runs, wanted, partial(slices.part, group=group), unwanted)
         if unwanted is not None:
+            for run in passed:  # as delayed messages are, whose tags nobody looked at before
+                unwanted.add_of(runs, *run)
             self._tell_unwanted(name)
         return found
 

@@ -197,6 +197,11 @@ class Unwanted:
                 self.known.add(begin, after)
                 start = after
 
+    def add_of(self, runs: Sequence[Run], first: int, behind: int) -> None:
+        """What of these runs lies in [first, behind) has none of the tags."""
+        for run in Ranges(runs).within(first, behind):
+            self.add(*run)
+
     def take(self) -> list[Run]:
         """Return runs for one entry, which is proposed now."""
         runs = [run for run, _ in zip(self._untold, range(GRANT_RUNS_MAX), strict=False)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weir.model.topic import Mode
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.storage import log_reader
 
@@ -56,3 +57,22 @@ def test_many_entries_of_other_tags_are_passed_without_a_tick(
     desk.publish("a")
     desk.rig.answer(1, desk.pull(mode=mode))
     assert desk.granted(1) == [(9, 10)]
+
+
+def test_delayed_messages_of_other_tags_are_done_when_they_are_due(desk: Desk) -> None:
+    rig = desk.rig
+    for tag in ("b", "a", "b"):
+        desk.publish(tag, dues=[(rig.time.wall_ms() + 1_000) * 1_000])
+    desk.publish("a")
+    for session in (1, 2):
+        rig.ask(session, desk.pull(1))
+    rig.settle()
+    assert (desk.granted(1), desk.granted(2)) == ([(3, 4)], [])
+    for _ in range(3):
+        rig.tick(1_000)
+        rig.settle()
+    assert desk.granted(2) == [(1, 2)]
+    rig.ask(2, desk.pull(1))
+    rig.settle()
+    (cluster,) = rig.answer(3, a.ListClusters(desk.home, "crew")).clusters
+    assert (cluster.lag, cluster.granted) == (2, 2), "the others are done, and with nobody"
