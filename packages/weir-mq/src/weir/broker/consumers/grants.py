@@ -72,6 +72,7 @@ class Grants:
         "_paused",
         "_promised",
         "_queues",
+        "_sifting",
         "begun",
         "leases",
         "pickers",
@@ -104,11 +105,13 @@ class Grants:
         #: Peers that are gone, until it is committed that they hold nothing any more.
         self._gone: set[int] = set()
         self._draining = False
+        #: How many pulls wait again if nothing of what is being read for them is wanted.
+        self._sifting = 0
 
     @property
     def waiting(self) -> bool:
         """Whether somebody waits."""
-        return bool(self.pickers.with_unwanted()) or any(
+        return bool(self._sifting or self.pickers.with_unwanted()) or any(
             queue.pulls or queue.watches for queue in self._queues.values()
         )
 
@@ -227,16 +230,18 @@ class Grants:
         first, behind, reading = runs[0][0], runs[-1][1], pick.reading
         # As they are now: of what goes past retention while it is read, they are forgotten.
         voids = Ranges(self._context.state.voids.within(first, behind))
+        wanted = frozenset(waiter.request.tags)
+        self._sifting += bool(wanted)
 
         def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            self._sifting -= bool(wanted)
             reached = pick.first if failure else min(reading.reached(payloads), behind)
             if reached > first:
                 some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
                 ahead_ms = milliseconds_of(record.stamp) - self._context.time.wall_ms()
                 # What was aborted between them is nothing to a consumer.
                 kept = without(payloads, voids) if voids else payloads
-                if waiter.request.tags:
-                    wanted = frozenset(waiter.request.tags)
+                if wanted:
                     kept, some = self._sift(record.cluster, wanted, kept, some, reading.skipped)
                 if some:
                     reply = Granted(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from weir.broker.api import effects as ef
 from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -76,3 +78,34 @@ def test_delayed_messages_of_other_tags_are_done_when_they_are_due(desk: Desk) -
     rig.settle()
     (cluster,) = rig.answer(3, a.ListClusters(desk.home, "crew")).clusters
     assert (cluster.lag, cluster.granted) == (2, 2), "the others are done, and with nobody"
+
+
+def settle_but_reads(rig: Any) -> None:
+    """Do all jobs but reads from the disk."""
+    while others := [at for at, job in enumerate(rig.jobs) if not isinstance(job, ef.StartRead)]:
+        rig.jobs.insert(0, rig.jobs.pop(others[0]))
+        rig.step()
+
+
+def test_a_pull_whose_grant_has_nothing_wanted_hears_of_what_comes(
+    make_rig: Callable[..., Any],
+) -> None:
+    """Counterexample: what it was granted was known to be unwanted by the time that it was read, so
+    no entry came of that, and nobody told the partition any more that somebody waits.
+    """
+    desk = Desk(make_rig(cache=0))
+    rig = desk.rig
+    desk.publish("a", *["b"] * 9)
+    for session, most in ((1, 1), (2, 9)):
+        rig.ask(session, desk.pull(most))
+        settle_but_reads(rig)
+    assert len(rig.jobs) == 2, "both are granted, and nothing is read yet"
+    rig.step()
+    settle_but_reads(rig)
+    for _ in range(3):
+        rig.tick()
+        settle_but_reads(rig)
+    rig.settle()
+    assert (desk.granted(1), desk.granted(2)) == ([(0, 1)], [])
+    desk.publish("a")
+    assert desk.granted(2) == [(10, 11)]
