@@ -410,6 +410,7 @@ class Grants:
             pick.reading.release()
             self._outbox.refuse(waiter.caller, error)
         self.end(error)
+        self.pickers.forget_all()
 
     # -- the line ----------------------------------------------------------------------------
 

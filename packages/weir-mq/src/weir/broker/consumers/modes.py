@@ -99,6 +99,11 @@ class Pickers:
         self._of.pop(name, None)
         self._due_times.leave(name)
 
+    def forget_all(self) -> None:
+        """Another leads: what a read ends with later says nothing of clusters as they are then."""
+        for name in list(self._of):
+            self.forget(name)
+
     def _make(self, name: str, mode: Mode, tags: frozenset[str]) -> Picker:
         if mode is Mode.KEYED:
             return KeyedPicker(self._context, name, tags)

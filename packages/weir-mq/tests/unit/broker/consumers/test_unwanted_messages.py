@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import effects as ef
+from weir.errors import NotLeader
 from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -109,3 +110,18 @@ def test_a_pull_whose_grant_has_nothing_wanted_hears_of_what_comes(
     assert (desk.granted(1), desk.granted(2)) == ([(0, 1)], [])
     desk.publish("a")
     assert desk.granted(2) == [(10, 11)]
+
+
+def test_what_a_leader_of_the_past_read_is_proposed_by_nobody(make_rig: Callable[..., Any]) -> None:
+    """By then the cluster may be another one, with other tags."""
+    desk = Desk(make_rig(cache=0))
+    rig = desk.rig
+    desk.publish("a", "b")
+    rig.ask(1, desk.pull())
+    settle_but_reads(rig)
+    assert len(rig.jobs) == 1
+    partition = rig.shard.topics.partition(desk.home.group)[1]
+    partition.lose(NotLeader("another node leads", 2), cut_off=False)
+    before = partition.group.node.log.last_index
+    rig.settle()
+    assert partition.group.node.log.last_index == before
