@@ -440,7 +440,7 @@ class Controller:
             name = text_in(frame, "name")
             rack = frame.get("rack")
             rack = self.state.emptiest_rack() if rack is None else number_in(frame, "rack")
-            why = self.state.refusal(name, rack)
+            why = self.state.refusal(name, rack) or self._not_connected(rack)
             if why:
                 session.send({"op": "refused", "number": number, "why": why})
                 return
@@ -455,6 +455,15 @@ class Controller:
         except raft.RaftError as error:
             raise ControlError(f"{error}: ask again") from error  # by another connection
         self._waiting[index] = session, number, record
+
+    def _not_connected(self, rack: int) -> str:
+        """Why no process can join a rack now: its address may be that of a former aggregator."""
+        assert self.state.failures is not None
+        switch = self.state.failures.topology.switch_of_rack(rack).id
+        session = self._nodes.get(switch)
+        if session is not None and session.incarnation == self.state.switches[switch].incarnation:
+            return ""
+        return f"the aggregator of rack {rack} is not connected: start it, or wait for it"
 
     def _answer(self, number: int, record: Record) -> Frame:
         """Return the answer to a request that is applied."""

@@ -71,6 +71,19 @@ def test_what_was_registered_outlives_kill_9_of_all_members(tmp_path: Path) -> N
         assert "torn_bytes=5" in (tmp_path / "controller-1.out").read_text()
 
 
+def test_nobody_is_sent_to_an_aggregator_that_is_gone(tmp_path: Path) -> None:
+    with programs(tmp_path) as crew:
+        for id in (1, 2, 3):
+            crew.controller(id)
+        crew.leader()
+        start = {"op": "start", "host": "127.0.0.1", "port": 9}
+        one = {"op": "register", "name": "a", "rack": 0, "nonce": 7}
+        assert ask(crew.url, SWITCH, start)[0]["op"] == "done"
+        (answer,) = ask(crew.url, 5, one)
+        assert answer["op"] == "refused"
+        assert answer["why"].startswith("the aggregator of rack 0 is not connected")
+
+
 def test_without_a_majority_the_members_say_so(tmp_path: Path) -> None:
     with programs(tmp_path) as crew:
         for id in (1, 2, 3):
