@@ -92,7 +92,14 @@ class ProcessThread:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End the process by an error of a timer or of its socket: it sends no beacons any more."""
+        loop.default_exception_handler(context)
+        if "handle" in context:
+            self.process.end(_trouble(context.get("exception")))
+
     async def _serve(self) -> None:
+        self._loop.set_exception_handler(self._failed)
         running = asyncio.ensure_future(self.process.run())
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -15,6 +15,7 @@ from rigs.loopback import Loopback, loopback
 from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused, SendBufferFull
 from weir_toc import packet as wire
 from weir_toc.cli import main
+from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import EndpointConfig
 from weir_toc.hosts.process import Process
 
@@ -174,6 +175,21 @@ def test_strange_packets_are_dropped_and_counted(network: Loopback) -> None:
         stamp = h.send_reliable([("h", b"x")])
         assert message(h.reliable) == Message(stamp, h.process, b"x")
         assert network.aggregator.strangers == before + 6
+
+
+def test_an_error_in_the_thread_ends_the_process(
+    network: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with weir_toc.sync.join(network.url, name="k") as k:
+
+        def failing(_self: Endpoint, _now: int) -> None:
+            raise ValueError("planted")
+
+        monkeypatch.setattr(Endpoint, "tick", failing)
+        with pytest.raises(weir_toc.TocError, match="planted"):
+            message(k.reliable)
+        with pytest.raises(weir_toc.TocError, match="planted"):
+            k.send_reliable([("k", b"x")])
 
 
 def test_an_aggregator_of_no_switch_ends_with_words(
