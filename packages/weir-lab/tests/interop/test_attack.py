@@ -16,7 +16,7 @@ from weir_lab.attack.targets import Target, closed_target, open_target
 #: What not even an open node allows: it is refused by the dialect itself.
 NEVER = {
     "speak as a shard", "ask before hello", "hold memory before hello", "speak an old TLS",
-    "speak as a node", "flood with key updates",
+    "flood with key updates",
 }  # fmt: skip
 
 

@@ -291,7 +291,7 @@ def show_a_bad_certificate(target: Target) -> bool:
 
 def speak_as_a_node(target: Target) -> bool:
     """Greet as a node of the set, without TLS, with it, and with somebody else's certificate."""
-    hello = LinkHello(1, target.system or 1, 1, 2, 0, 1, 1, 3, 1, Lane.QUICK, 1, 0)
+    hello = LinkHello(1, target.system or 1, 0, 2, 0, 1, 1, 3, 1, Lane.QUICK, 1, 0)
     contexts: list[ssl.SSLContext | None] = [None]
     if target.bundle:
         contexts.append(target.context())

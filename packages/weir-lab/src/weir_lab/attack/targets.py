@@ -128,11 +128,14 @@ class Target(msgspec.Struct, frozen=True):
 @contextmanager
 def open_target() -> Iterator[Target]:
     """Run a node on which everybody may do everything."""
-    with running_node(shards=1) as node:
-        target = Target(node.host, node.port, 0, str(node.folder), is_closed=False)
-        with target.administrator() as root:
-            _make_topics(root)
-        yield target
+    with tempfile.TemporaryDirectory(prefix="weir-attack-") as name:
+        data = Path(name) / "data"
+        system = NodeFolder(data).found(1).system
+        with running_node(data, shards=1) as node:
+            target = Target(node.host, node.port, system, str(data), is_closed=False)
+            with target.administrator() as root:
+                _make_topics(root)
+            yield target
 
 
 @contextmanager

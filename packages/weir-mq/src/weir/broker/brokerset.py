@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from weir.broker.api.effects import Connect, Disconnect
+from weir.broker.api.effects import Connect, Disconnect, GuardLinks
 from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.api.settings import Identity, Layout
 from weir.broker.forwarding.forwarder import Forwarder
@@ -67,7 +67,7 @@ Handler = Callable[[Session, Caller, Any], None]
 class NodeLinks:
     """The nodes that the host keeps links to, and which of those are up."""
 
-    __slots__ = ("_connected", "_identity", "_outbox", "_seen", "up")
+    __slots__ = ("_connected", "_guarded", "_identity", "_outbox", "_seen", "up")
 
     def __init__(self, identity: Identity, outbox: Outbox) -> None:
         """Begin with none."""
@@ -75,6 +75,8 @@ class NodeLinks:
         self._outbox = outbox
         #: By node, what the host was told.
         self._connected: dict[int, Connect] = {}
+        #: Whether the host was told to guard its links; None: nothing.
+        self._guarded: bool | None = None
         #: All nodes and the topology, as they were when the links were last seen to.
         self._seen: tuple[list[NodeInfo], Declared] = ([], UNDECLARED)
         #: The places that can be sent to, in the order in which their links came up.
@@ -112,6 +114,15 @@ class NodeLinks:
             if n.port
         }
         self._connect(wanted | joined)
+
+    def guard(self, mode: str, is_current: bool) -> None:
+        """Let the host guard its links in a closed set, and no more once a current copy of the
+        registry has another `mode`.
+        """
+        is_closed = mode == "closed"
+        if self._guarded is not is_closed and (is_closed or is_current):
+            self._guarded = is_closed
+            self._outbox.put(GuardLinks(is_closed))
 
     def end_all(self) -> None:
         """Let the host break all links."""
@@ -192,6 +203,7 @@ class BrokerSet:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
         self._links.follow(self._catalog.nodes, self._catalog.topology.declared)
+        self._links.guard(self._catalog.access.mode, self._registry.ready)
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
             self._report()

@@ -98,11 +98,12 @@ class InboundLink:
 
 class KnownNode(NamedTuple):
     """What the core knows of a node: the birth of the only folder that is this node (0: unknown),
-    and its BrokerSet.
+    its BrokerSet, and whether it left.
     """
 
     birth: int
     brokerset: int
+    has_left: bool = False
 
     def with_news(self, effect: ef.Connect) -> KnownNode:
         """Return what is known now."""
@@ -154,10 +155,12 @@ class Links:
         run: int,
         dialer: Dialer,
         random: RandomSource,
+        named_only: bool = False,
     ) -> None:
         """Begin without any; each has a lane that is one of the `trunks`. `nodes` are to be those
         that this shard links to, by number, and `found` the addresses of other nodes, as far as
-        they are known. `run` tells this life of the process from others.
+        they are known. `run` tells this life of the process from others. `named_only` is as in
+        `GuardLinks`, until the core says it.
         """
         self.local = local
         self.trunks = trunks
@@ -169,7 +172,7 @@ class Links:
         self.nodes = nodes
         self._out: dict[int, dict[int, OutboundLink]] = {}
         self._in: dict[int, InboundLink] = {}
-        self._removed: set[int] = set()
+        self._named_only = named_only
         #: By node, what is known of it.
         self._known: dict[int, KnownNode] = {}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
@@ -183,7 +186,6 @@ class Links:
         """Keep links to a node from now on, at this address."""
         if effect.node == self._own.identity.node or self._closed:
             return
-        self._removed.discard(effect.node)
         known = self._known.get(effect.node, NOTHING_KNOWN).with_news(effect)
         self._known[effect.node] = known
         self._cut([at for at, one in self._of(effect.node) if known.refuses(one.hello)])
@@ -196,9 +198,16 @@ class Links:
 
     def disconnect(self, effect: ef.Disconnect) -> None:
         """Keep none any more, and serve none."""
-        self._removed.add(effect.node)
+        known = self._known.get(effect.node, NOTHING_KNOWN)
+        self._known[effect.node] = known._replace(has_left=True)
         # Behind what this turn has to say: replies to peers of that node may be gathered already.
         self.local.later(0.0, partial(self._leave, effect.node))
+
+    def guard(self, effect: ef.GuardLinks) -> None:
+        """Serve nodes that the core has not named by their certificates only, or again without."""
+        self._named_only = effect.named_only
+        if self._named_only:  # those with a certificate come again
+            self._cut([place for place in self._in if not self._is_named(place_node(place))])
 
     def end_inbound(self, effect: ef.EndLink) -> None:
         """End a link that is served; the other side may dial again."""
@@ -254,9 +263,8 @@ class Links:
         """Return what this shard says when it dials another."""
         own = self._own
         who = own.identity
-        at = self.nodes.get(node)
         # Anybody may say that it is a node which the registry does not name yet.
-        is_named = at is not None and at.registered is not None
+        is_named = self._is_named(node)
         hello = LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
@@ -316,6 +324,10 @@ class Links:
         for place in places:
             self._in.pop(place).cut()
 
+    def _is_named(self, node: int) -> bool:
+        """Whether the core has named a node."""
+        return (at := self.nodes.get(node)) is not None and at.registered is not None
+
     def _outbound(self, place: int) -> OutboundLink | None:
         return self._out.get(place_node(place), {}).get(place_shard(place))
 
@@ -355,6 +367,11 @@ class Links:
         self, hello: LinkHello, certified: Certified | None
     ) -> tuple[Verdict, str] | None:
         """Return why who says hello is not believed; None if he is."""
+        if certified is None and self._named_only and not self._is_named(hello.node):
+            return Verdict.STRANGER, (
+                f"this set is closed, and node {hello.node} is not known here: add it (`weir node "
+                "add`), or let nodes show certificates (links.tls)"
+            )
         if certified in (None, (hello.node, hello.brokerset)):
             return None
         if certified == NO_TLS:
@@ -379,9 +396,10 @@ class Links:
         who, meant = self._own.identity, (hello.to_node, hello.to_shard)
         if strange := _strange(hello, self._own):
             return Verdict.STRANGER, strange
-        if hello.node in self._removed:
+        known = self._known.get(hello.node, NOTHING_KNOWN)
+        if known.has_left:
             return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
-        if why := self._known.get(hello.node, NOTHING_KNOWN).refuses(hello):
+        if why := known.refuses(hello):
             return Verdict.STRANGER, why
         if meant != (who.node, who.shard):
             return Verdict.ELSEWHERE, f"this is shard {who.shard}"
@@ -394,7 +412,7 @@ class Links:
 
     def _has_room(self, node: int) -> bool:
         """Whether another link may be served: of a node that the core has named, always."""
-        if (at := self.nodes.get(node)) is not None and at.registered is not None:
+        if self._is_named(node):
             return True
         most = LINK_NODES_MAX * self._own.logs
         if len(self._in) >= most:

@@ -34,6 +34,7 @@ from weir.server.disk.flushes import Flushes, PositionSaver
 from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin_log, generation_of
 from weir.server.disk.thread_pool import ThreadPool
 from weir.server.driver import Components, Driver, Lifecycle, Ticker, TimedTurns
+from weir.server.exposure import CLOSED
 from weir.server.interpreter import stop_by_signal
 from weir.server.key_files import read_key_ring
 from weir.server.network.certificate_files import certified
@@ -168,7 +169,8 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        policy = TlsPolicy(config.tls.plaintext, config.links.tls)
+        was_closed = folder.access_mode() == CLOSED
+        policy = TlsPolicy(config.tls.plaintext, config.links.tls, was_closed)
         driver = assemble(shard, disks, limits, own, savers, trunk_lost, policy)
         keeping = certified(driver.tls, config.tls, folder.path, share.shard, share.shards)
         await stack.enter_async_context(keeping)
@@ -306,7 +308,7 @@ def assemble(
     trunks = Trunks(local, remote_peers, trunk_lost, peers_max)
     links = Links(
         local, trunks, own or ShardInfo(shard.identity, len(disks)), nodes, found,
-        secrets.randbits(62), shard_connections, secrets.SystemRandom(),
+        secrets.randbits(62), shard_connections, secrets.SystemRandom(), policy.named_only,
     )  # fmt: skip
     # The last of them comes first.
     for cut in (shard_connections.close, links.close, connections.cut):
@@ -319,6 +321,7 @@ def assemble(
         ef.SendToPeer: links.send,
         ef.Connect: links.connect,
         ef.Disconnect: links.disconnect,
+        ef.GuardLinks: links.guard,
         ef.EndLink: links.end_inbound,
     }
     components = Components(

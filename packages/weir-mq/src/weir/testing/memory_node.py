@@ -216,7 +216,7 @@ class Host:
 
     def _actions(self) -> dict[type, Callable[[Any], None]]:
         on_disk = dict.fromkeys(_ON_DISK, self._start)
-        return {**self._connections.actions, **on_disk}
+        return {**self._connections.actions, **on_disk, ef.GuardLinks: _no_links}
 
     def _start(self, effect: ef.Effect) -> None:
         """Have work on the disk done behind this turn."""
@@ -405,3 +405,7 @@ def _settings() -> ShardSettings:
     """Return settings of a node that draws secrets, and wraps them by a key that ends with it."""
     ring = KeyRing([secrets.token_bytes(KEY_BYTES)])
     return ShardSettings(secret_bytes=secrets.token_bytes, key_ring=ring)
+
+
+def _no_links(effect: ef.GuardLinks) -> None:
+    """Guard nothing: nobody links to a node that has no network."""

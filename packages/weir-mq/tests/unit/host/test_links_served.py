@@ -11,6 +11,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
+from weir.host.greeting import Certified
 from weir.host.links import Links, ShardInfo
 from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.host.trunks import Trunks, nobody
@@ -80,11 +81,13 @@ class World:
         waiting.append(act)
         return lambda: waiting.remove(act)
 
-    def dialled(self, lane: Lane) -> tuple[Transport, ShardConnection]:
-        """Return a connection that node 2 made."""
+    def dialled(
+        self, lane: Lane, node: int = 2, certified: Certified | None = None
+    ) -> tuple[Transport, ShardConnection]:
+        """Return a connection that a node made."""
         transport: Any = Transport()
-        hello = LinkHello(link.LINK_PROTOCOL, 7, 0, 2, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800)
-        return transport, self.links.accept(transport, link.encode_greeting(hello), "")
+        hello = LinkHello(link.LINK_PROTOCOL, 7, 0, node, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800)
+        return transport, self.links.accept(transport, link.encode_greeting(hello), "", certified)
 
     def turns(self) -> None:
         while self.behind:
@@ -104,6 +107,26 @@ def test_replies_of_the_turn_of_a_disconnect_go_out() -> None:
     world.turns()
     assert b"confirm" in b"".join(transport.data[written:])
     assert transport.closed
+
+
+def test_a_closed_set_takes_no_link_of_a_node_that_is_not_known() -> None:
+    """What links as a node speaks for all principals: it was let in by the id of the system."""
+    world = World()
+    early, _ = world.dialled(Lane.QUICK, 3)
+    assert not early.closed
+    world.links.guard(ef.GuardLinks(named_only=True))
+    assert early.closed
+    refused, _ = world.dialled(Lane.QUICK, 3)
+    assert refused.closed
+    (answer,) = refused.data
+    assert b"node 3 is not known here" in answer
+    for served in (
+        world.dialled(Lane.QUICK, 2),
+        world.dialled(Lane.QUICK, 3, Certified(3)),
+    ):
+        assert not served[0].closed
+    world.links.guard(ef.GuardLinks(named_only=False))
+    assert not world.dialled(Lane.QUICK, 4)[0].closed
 
 
 def test_whoever_greeted_is_not_kept_by_its_timer() -> None:

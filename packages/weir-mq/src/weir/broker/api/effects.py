@@ -88,6 +88,15 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardLinks:
+    """Whether a node that no `Connect` has named links here by its certificate only. So it is in a
+    closed set: what links as a node speaks for all principals.
+    """
+
+    named_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndLink:
     """End the link by which the shard at a place sends here: what it said cannot be true."""
 
@@ -243,6 +252,7 @@ Effect = (
     | SendToPeer
     | Connect
     | Disconnect
+    | GuardLinks
     | EndLink
     | ReplicaHalted
     | EndTrunk

@@ -39,10 +39,13 @@ _LINK_VERSION = "TLSv1.3"
 
 
 class TlsPolicy(NamedTuple):
-    """Who may do without TLS: clients from some addresses, and nodes."""
+    """Who may do without TLS: clients from some addresses, and nodes; and whether those nodes must
+    be named until the core says it (`weir.broker.api.effects.GuardLinks`).
+    """
 
     plaintext: Plaintext = "allow"
     links: LinksTls = "off"
+    named_only: bool = False
 
 
 class TlsCounts:

@@ -187,6 +187,7 @@ class Process:
             ef.SendToPeer: self.links.send,
             ef.Connect: self.links.connect,
             ef.Disconnect: self.links.disconnect,
+            ef.GuardLinks: self.links.guard,
             ef.EndLink: self._end_link,
             ef.EndTrunk: self._end_link,
             ef.Stopped: self._on_stopped,
