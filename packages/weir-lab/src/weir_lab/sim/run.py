@@ -42,6 +42,8 @@ from weir_lab.sim.workload import Domain, Workload
 _DRAIN_WITHIN = 20 * SECOND
 #: A cluster may have to begin again, one message at a time, on disks that take their time.
 _CONSUME_WITHIN = 20 * SECOND
+#: So many flushes one behind the other a program may take to come to its end.
+_FLUSHES = 40
 #: Participants wait longer each time for who is slow.
 _DECIDE_WITHIN = 20 * SECOND
 _LOOK = 50 * MS
@@ -211,9 +213,11 @@ class Run:
         self.nemesis.stop()
         stopped = world.now
         workload.end_producing()
-        world.run(stopped + LIVE_WITHIN, workload.produced)
+        # A sink waits for dozens of flushes, one behind the other: a slow disk has more time.
+        within = LIVE_WITHIN + _FLUSHES * self.brokers.machine.flush[1]
+        world.run(stopped + within, workload.produced)
         history.healed = max(stopped, self._caught_up())
-        world.run(history.healed + LIVE_WITHIN, workload.produced)
+        world.run(history.healed + within, workload.produced)
         if not workload.produced() and not self.brokers.ruined:
             history.complaints.append(("Live", "a program did not come to its end"))
         self._decide()
