@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.run import run_drawn, run_seed, run_seeds
 from weir_lab.sim.shape import NODE_READS, SET_READS
 
 SEEDS = int(os.environ.get("WEIR_READ_SEEDS", "6"))
@@ -45,3 +45,10 @@ def test_a_seed_with_queries_and_commands_replays_to_the_byte_whatever_hashes_ar
     assert played.stdout.decode().strip() == str(
         [run_seed(seed, NODE_READS).trace_hash for seed in (3, 4)]
     )
+
+
+def test_a_world_is_the_same_behind_another_one_with_spark() -> None:
+    """Processes of Spark knew the set of an earlier world, so they waited where they had failed."""
+    alone = run_drawn(750250753).trace_hash
+    run_drawn(750250741)
+    assert run_drawn(750250753).trace_hash == alone

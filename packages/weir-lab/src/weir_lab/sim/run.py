@@ -19,6 +19,7 @@ from weir.errors import OffsetOutOfRange, refusal
 from weir.model.topic import Order
 from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import forget_all
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.nemesis import Nemesis, Storm
 from weir.testing.simulator.network import Link
@@ -336,6 +337,7 @@ def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
 
 def _judged(seed: int, shape: Shape) -> Outcome:
     started = time.perf_counter()
+    forget_all()  # the sets that the Spark processes of an earlier world have met
     run = Run(seed, shape)
     try:
         run.play()

@@ -428,8 +428,10 @@ def forget(hosts: Hosts) -> None:
 
 
 def forget_all() -> None:
-    """Close all connections of this process."""
+    """Close all connections of this process, and forget which sets it has met."""
     here = SYSTEM.get().process()
+    _systems.clear()
+    _met.clear()
     for hosts, process in list(_kept):
         if process == here:
             forget(hosts)
