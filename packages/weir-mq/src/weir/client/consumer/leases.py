@@ -244,6 +244,10 @@ class TopicLeases:
     async def give_back_all(self, holdings: Iterable[Holding]) -> None:
         """Give all back, and say of what was not handed out that nobody tried it."""
         await self.outcomes.give_back_all(holdings)
+        await self.end_turn()
+
+    async def end_turn(self) -> None:
+        """Give the turn of an ordered cluster back, if there is one."""
         if isinstance(self._pulling, Turns):
             await self._pulling.leave()
 
@@ -491,6 +495,9 @@ class ConsumerLeases:
             await self.stop()
             async with _last_acks():
                 await self.flush()
+                for topic in self.topics.values():
+                    # It outlives this connection if it was taken by an earlier one that was lost.
+                    await topic.end_turn()
         finally:
             # Also for who is cancelled meanwhile: what was pulled last may be granted yet, and who
             # pulled again by the same connection would hold it without knowing.

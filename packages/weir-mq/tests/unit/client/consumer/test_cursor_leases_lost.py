@@ -21,14 +21,14 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
-from weir.client.consumer.cursor_lease import Turns
+from weir.client.consumer.cursor_lease import TurnReading, Turns
 from weir.client.consumer.delivery import Holding, Lessor
 from weir.client.consumer.leases import TopicLeases
 from weir.client.consumer.pulls import Demand
 from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.grants import Grant
 from weir.client.reader.reader import TotalOrder
-from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
+from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant, Unavailable
 from weir.protocol.client import messages as m
 
 FENCE = 7
@@ -271,6 +271,48 @@ def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
         assert cursor_leases.ending_of(turns) == (0, True)
 
     asyncio.run(scenario())
+
+
+def test_a_consumer_whose_reading_fails_gives_its_turn_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its connection ended, and with it most turns; but one that was taken by a connection that was
+    lost since went on for its whole lease, and nobody did anything.
+    """
+    ended: list[bool] = []
+    asks = NetworkClient.request
+
+    async def request(self: NetworkClient, asked: Any, *given: Any, **named: Any) -> Any:
+        reply = await asks(self, asked, *given, **named)
+        if isinstance(asked, m.MoveCursor):
+            ended.append(asked.ends)
+        return reply
+
+    async def fail(self: TurnReading, size: int) -> None:
+        raise Unavailable("no leader")
+
+    async def work(w: weir.Client) -> None:
+        async with w.consumer("t", cluster="c", mode="ordered", lease=30.0) as consumer:
+            message = await anext(consumer)
+            monkeypatch.setattr(TurnReading, "piece", fail)
+            await message.ack(confirmed=True)
+            await anext(consumer)
+
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w:
+            await w.create_topic("t", order="total")
+            await w.publish("t", b"a")
+            with pytest.raises(Unavailable, match="no leader"):
+                await work(w)
+
+    async def whole() -> None:
+        with testing.node() as node:
+            async with asyncio.timeout(30):
+                await scenario(node)
+
+    monkeypatch.setattr(NetworkClient, "request", request)
+    asyncio.run(whole())
+    assert ended == [False, True]
 
 
 def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited() -> None:
