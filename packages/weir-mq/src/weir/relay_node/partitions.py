@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from weir.model.ids import partition_of, topic_of
 from weir.model.limits import KIB, MIB
 from weir.relay.lower import Me
 from weir.relay.messages import AskFilter, Mark, Pull, SayHold
@@ -34,7 +33,7 @@ from weir.relay.ports import (
     UppersSet,
 )
 from weir.relay.rows import StoredBatches, Tags
-from weir.relay.state import MarkRegisters, RelayState
+from weir.relay.state import RelayState
 from weir.relay_node.store import RelayStore
 
 log = logging.getLogger(__name__)
@@ -91,8 +90,6 @@ class RelayPartitions:
         self._core = core
         self._first_number = now_ms
         self.held: dict[int, Held] = {}
-        #: By topic, how far its one order is complete by the marks that came.
-        self.orders: dict[int, MarkRegisters] = {}
 
     def __iter__(self) -> Iterator[int]:
         return iter(list(self.held))
@@ -131,7 +128,7 @@ class RelayPartitions:
                 case SendToUpper(_, message):
                     outcome.sends.append(self._told(held.state, message))
                 case Moved():
-                    self._moved(group, held, effect)
+                    self._moved(held, effect)
                     outcome.moved = True
                 case ReclaimBelow(index):
                     self._store.drop_below(group, index)
@@ -143,15 +140,11 @@ class RelayPartitions:
                     raise AssertionError(f"{effect} in a relay without children")
         return outcome
 
-    def _moved(self, group: int, held: Held, moved: Moved) -> None:
-        topic, partition = topic_of(group), partition_of(group)
-        order = self.orders.setdefault(topic, MarkRegisters())
+    def _moved(self, held: Held, moved: Moved) -> None:
         if moved.cut_at >= 0:
             held.mark = None
-            order.cut(partition)
         for mark in moved.marks:
             held.mark = mark
-            order.say(partition, mark)
 
     def _told(self, state: RelayState, message: Asked) -> Asked:
         """Return what the core is told: with this partition's share of the credit, and that all

@@ -156,7 +156,7 @@ class Filters:
                     async with connect(self.world.url) as w:
                         await work(w)
                 except (WeirError, OSError, TimeoutError):
-                    pass
+                    pass  # a fault of this world: the next visit goes on
                 await self._pause()
 
         return visit

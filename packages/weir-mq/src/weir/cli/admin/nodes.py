@@ -105,8 +105,11 @@ def add(
     With --node of a node that runs, set the address where others reach it. Numbers are never used
     again, not even those of removed nodes.
     """
+    from weir.model.limits import SET_ID_MAX
     from weir.server.config import split_address
 
+    if brokerset.isdecimal() and int(brokerset) > SET_ID_MAX:
+        raise typer.BadParameter(f"ids of sets end at {SET_ID_MAX:,}", param_hint="--brokerset")
     try:
         host, port = split_address(address)
     except ValueError as error:
