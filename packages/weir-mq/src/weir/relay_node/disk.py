@@ -1,4 +1,9 @@
-"""What a relay does on its disk, in threads: flushes, reads, checkpoints, files ahead of use."""
+"""What a relay does on its disk, in threads: flushes, reads, checkpoints, files ahead of use.
+
+A disk that is full, or fails to create, replace, read or remove a file, ends nothing: what failed
+is tried again, and an operator is told at once and then each minute. A failed write or sync raises
+`DiskFailed`, which ends the process: what the disk holds is unknown then.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,39 @@ from typing import TypeVar
 from weir.codec import Buffer
 from weir.relay.state import RelayState
 from weir.relay_node.store import RelayStore
+from weir.server.status import Reminder
 from weir.storage.disk import Disk
 from weir.storage.format import checkpoint
 from weir.storage.segment_files import Spare
+from weir.storage.segment_lifecycle import Chore
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-#: A disk without room is tried again after so many seconds.
+#: A disk that failed at something is tried again after so many seconds.
 _AGAIN = 1.0
+
+
+class DiskTroubles:
+    """What a disk fails at now, by kind: told at once, then each minute, and when it is over."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._reminder = Reminder()
+        #: By kind, what an operator is to know.
+        self.now: dict[str, str] = {}
+
+    def failed(self, kind: str, words: str, error: OSError) -> None:
+        """Something of a `kind` failed; `words` say what that means."""
+        self.now[kind] = f"{words}: {error}"
+        if self._reminder.is_due(kind):
+            log.error("%s: %s", words, error)
+
+    def worked(self, kind: str) -> None:
+        """Something of a `kind` was done."""
+        if self.now.pop(kind, None) is not None:
+            self._reminder.is_due(kind, is_there=False)
+            log.warning("the disk works again: %s", kind)
 
 
 class RelayDisk:
@@ -31,6 +60,11 @@ class RelayDisk:
         self.store = store
         self._threads = ThreadPoolExecutor(4, "weir-relay")
         self._spares_wanted = asyncio.Event()
+        self._chores_wanted = asyncio.Event()
+        self._chore: Chore | None = None
+        #: Set, and another one taken, once one more flush is durable.
+        self.flushed = asyncio.Event()
+        self.troubles = DiskTroubles()
         #: Set where something may have to be flushed.
         self.dirty = asyncio.Event()
 
@@ -38,6 +72,11 @@ class RelayDisk:
     def unsynced(self) -> int:
         """How many bytes were taken and are not durable yet."""
         return self.store.log.tail - self.store.log.reader.durable
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last flush found no room: nothing is to be pulled until one does."""
+        return "flush" in self.troubles.now
 
     async def in_thread(self, work: Callable[..., R], *arguments: object) -> R:
         """Return what a function returns that blocks."""
@@ -55,15 +94,22 @@ class RelayDisk:
                 await self.in_thread(flush.run, self._disk)
                 break
             except OSError as error:
-                log.error("the disk takes nothing: %s; free some room", error)
+                words = (
+                    "the disk takes nothing, so nothing is pulled; readers go on; free some room"
+                )
+                self.troubles.failed("flush", words, error)
                 await asyncio.sleep(_AGAIN)
+        self.troubles.worked("flush")
         self.store.log.flushed(flush)
         self._spares_wanted.set()
+        flushed, self.flushed = self.flushed, asyncio.Event()
+        flushed.set()
         return flush.tokens
 
     async def entries(self, group: int, indexes: Sequence[int]) -> dict[int, Buffer]:
         """Return by index the bytes of entries: those in memory, else what is durable. What was
-        not synced and is in memory no more is missing. Raises `LogDamaged`.
+        not synced and is in memory no more is missing. Raises `LogDamaged`, and `OSError` where the
+        disk does not give them.
         """
         found = self.store.cached(group, indexes)
         missing = [index for index in indexes if index not in found]
@@ -72,8 +118,12 @@ class RelayDisk:
             reading.pin()
             try:
                 payloads = await self.in_thread(reading.run, self._disk)
+            except OSError as error:
+                self.troubles.failed("read", "readers do not get what the disk cannot read", error)
+                raise
             finally:
                 reading.release()
+            self.troubles.worked("read")
             found.update(zip(which, payloads, strict=False))
         return found
 
@@ -85,11 +135,39 @@ class RelayDisk:
         try:
             await self.in_thread(checkpoint.save, self._disk, data)
         except OSError as error:
-            log.error("the checkpoint was not saved: %s", error)
+            self.troubles.failed("checkpoint", "no checkpoint is saved, and no room freed", error)
             return
+        self.troubles.worked("checkpoint")
         self.store.saved()
-        while (chore := self.store.log.next_chore()) is not None:
-            await self.in_thread(chore.run, self._disk)
+        self._chores_wanted.set()
+
+    async def run_chores(self) -> None:
+        """Write index files and free what a checkpoint freed, for as long as this is not cancelled.
+        What the disk does not take is tried again: a segment that is not removed is room lost.
+        """
+        while True:
+            await self._chores_wanted.wait()
+            self._chores_wanted.clear()
+            while not await self._do_chores():
+                await asyncio.sleep(_AGAIN)
+
+    async def end_chores(self) -> None:
+        """Do what is left when a relay stops. What fails, or may still run, the next start does."""
+        if self._chore is None:
+            await self._do_chores()
+
+    async def _do_chores(self) -> bool:
+        """Do what is to be done, up to what fails; return whether nothing did."""
+        while (chore := self._chore or self.store.log.next_chore()) is not None:
+            self._chore = chore
+            try:
+                await self.in_thread(chore.run, self._disk)
+            except OSError as error:
+                self.troubles.failed("files", "old files of the log are not removed", error)
+                return False
+            self._chore = None
+        self.troubles.worked("files")
+        return True
 
     async def make_spares(self) -> None:
         """Make files ahead of their use, for as long as this is not cancelled."""
@@ -105,10 +183,11 @@ class RelayDisk:
         try:
             await self.in_thread(spare.run, self._disk)
         except OSError as error:
-            log.error("no room for a segment in reserve: %s", error)
+            self.troubles.failed("reserve", "no room for a segment in reserve", error)
             spares.failed(spare)
             await asyncio.sleep(_AGAIN)
             return
+        self.troubles.worked("reserve")
         spares.made(spare)
         self.dirty.set()
 

@@ -19,7 +19,6 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
 from weir.errors import (
     AccessRevoked,
-    Damaged,
     DiskFailed,
     NotAuthenticated,
     RemoteProtocolError,
@@ -48,7 +47,7 @@ log = logging.getLogger(__name__)
 _PULL_WAIT = 1.0
 _REQUEST_TIMEOUT = 3.0
 _RETRY = Backoff(first=0.05, most=2.0)
-_RETRY_MS, _REFUSED_MS = 300, 2_000
+_RETRY_MS, _REFUSED_MS, _HELD_UP_MS = 300, 2_000, 20
 _TICK = 0.25
 #: A full disk holds up a stop for so many seconds.
 _STOP_WITHIN = 10.0
@@ -128,8 +127,8 @@ class RelayHost:
         #: The connections to the core; None until it answered once.
         self.network: NetworkClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: By group, pulls that wait for the disk.
-        self._waiting: dict[int, r.Pull] = {}
+        #: Groups that pull once the disk has taken more.
+        self._held_up: set[int] = set()
         #: Whether the folder has other topics than these, and whose turn it is to write them down.
         self._unkept = False
         self._keeping = asyncio.Lock()
@@ -150,7 +149,7 @@ class RelayHost:
             self._unkept = True
             for address in info.addresses:
                 self.partitions.close(address.group)
-        for work in (self._reach, self._tick, self.disk.make_spares):
+        for work in (self._reach, self._tick, self.disk.make_spares, self.disk.run_chores):
             self._spawn(self._run(work))
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
 
@@ -173,6 +172,7 @@ class RelayHost:
             await asyncio.wait((self._flusher,), timeout=_STOP_WITHIN)
             self._flusher.cancel()
         await self.disk.save_checkpoint(self.partitions.states())
+        await self.disk.end_chores()
         self.disk.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -263,11 +263,18 @@ class RelayHost:
         for message in asked:
             if self._stopping:
                 return
-            if isinstance(message, r.Pull) and self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX:
-                self._waiting[message.group] = message  # until the disk has taken more
+            if isinstance(message, r.Pull) and self._is_full():
+                # The machine gives up a pull that is kept: the core would seem to be silent.
+                self._held_up.add(message.group)
+                refusal = r.Overloaded(message.group, message.number, _HELD_UP_MS)
+                event = RefusalCame(CORE, refusal)
+                self._take(message.group, self.partitions.handle(message.group, event, steady_ms()))
             else:
                 self._spawn(self._run(partial(self._ask, message)))
         self.disk.dirty.set()
+
+    def _is_full(self) -> bool:
+        return self.disk.is_full or self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX
 
     async def _ask(self, message: Asked) -> None:
         group = message.group
@@ -340,12 +347,11 @@ class RelayHost:
             news.set()
         self._spawn(self._run(self._keep_topics))
 
-    def begin_anew(self, group: int, held: Held, why: Damaged) -> None:
+    def begin_anew(self, group: int, held: Held, why: Exception) -> None:
         """What is `held` of a partition cannot be read: pull it again, unless that has begun."""
         if self.partitions.held.get(group) is not held:
             return
         log.error("group %d begins anew, and is pulled again: %s", group, why)
-        self._waiting.pop(group, None)
         self.partitions.close(group)
         self._send(self.partitions.open(group, self.config.tags, steady_ms()))
 
@@ -357,11 +363,18 @@ class RelayHost:
             try:
                 await self.disk.in_thread(self._folder.keep_topics, kept)
             except OSError as error:
-                log.error("the topics were not written down: %s; free some room", error)
+                words = "the topics were not written down; free some room"
+                self.disk.troubles.failed("topics", words, error)
             else:
+                self.disk.troubles.worked("topics")
                 self._unkept = False
 
     # -- readers -----------------------------------------------------------------------------
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there is a connection to the core."""
+        return self.network is not None and self.network.is_up
 
     def core(self) -> NetworkClient:
         """Return the connections to the core. Raises `Unavailable` while it is not reached."""
@@ -382,15 +395,16 @@ class RelayHost:
     async def _flush_all(self) -> None:
         while (tokens := await self.disk.flush()) is not None:
             self._send(self.partitions.synced(tokens, steady_ms()))
-            if self._waiting and self.disk.unsynced <= RELAY_UNSYNCED_BYTES_MAX:
-                waiting, self._waiting = self._waiting, {}
-                self._send([one for one in waiting.values() if one.group in self.partitions.held])
+            if self._held_up and not self._is_full():
+                held_up, self._held_up = self._held_up, set()
+                for group in held_up & self.partitions.held.keys():
+                    self._take(group, self.partitions.tick(group, steady_ms()))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK)
             for group in self.partitions:
-                if group in self.partitions.held and group not in self._waiting:
+                if group in self.partitions.held:
                     self._take(group, self.partitions.tick(group, steady_ms()))
             if self.disk.store.log.staged is None:
                 self.disk.store.log.mark_idle()

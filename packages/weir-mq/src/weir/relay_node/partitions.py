@@ -57,6 +57,8 @@ class Held:
     mark: Mark | None = None
     #: How many answers came since the start.
     answers: int = 0
+    #: Since when, in seconds, the disk has not given what readers ask for; 0 while it does.
+    unread_since: float = 0.0
 
     @property
     def state(self) -> RelayState:
@@ -67,6 +69,11 @@ class Held:
     def committed(self) -> int:
         """The core's end, as far as it is known here."""
         return max(self.head, self.state.end)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is known to come, or nobody has said yet how much there is."""
+        return not self.answers or not self.state.begun or self.state.end < self.head
 
 
 @dataclass(slots=True)

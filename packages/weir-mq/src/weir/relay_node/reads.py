@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.codec import Buffer
-from weir.errors import BadRequest, Damaged, DamagedRange, OffsetOutOfRange, Unavailable
+from weir.errors import BadRequest, Damaged, DamagedRange, OffsetOutOfRange, Unavailable, ValueLost
 from weir.model.batch import stored_header
 from weir.model.ids import LIMIT_MAX, partition_of
 from weir.model.limits import FETCH_BYTES_MAX
@@ -149,6 +149,18 @@ def read_portion(plan: Plan, found: Mapping[int, Buffer], state: RelayState) -> 
     plan = plan._replace(indexes=tuple(indexes))
     portion = portion_of(plan, EntriesRead(found), state.chunks, BATCHES)
     return portion if portion.next > portion.first else None
+
+
+def check_chunk(state: RelayState, index: int, is_behind: bool) -> None:
+    """Raise why a chunk is not served: `Unavailable` for one above all that came, while the relay
+    `is_behind` the core; else `ValueLost` for one that is not here.
+    """
+    if state.chunks.find(index):
+        return
+    newest = state.chunks.core[-1] if len(state.chunks) else 0
+    if is_behind and index > newest:
+        raise Unavailable(f"chunk {index} has not come to this relay yet: ask again shortly")
+    raise ValueLost(f"no chunk {index} is here: it is past retention")
 
 
 def chunk_indexes(state: RelayState, index: int, count: int) -> list[int]:

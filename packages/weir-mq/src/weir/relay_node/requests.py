@@ -23,7 +23,6 @@ from weir.errors import (
     Unauthorized,
     Unavailable,
     UnknownTopic,
-    ValueLost,
     WeirError,
     WrongSystem,
 )
@@ -48,6 +47,10 @@ R = TypeVar("R")
 
 #: So many questions go to the core at once.
 FORWARDED_MAX = 256
+#: So long a chunk is waited for that the disk has not taken yet.
+CHUNKS_WAIT_SECONDS = 5.0
+#: What the disk does not give for so long is pulled again.
+UNREAD_SECONDS = 30.0
 _PAGE = 500
 
 
@@ -236,32 +239,59 @@ class RelayRequests:
     async def _entries(
         self, group: int, held: Held, indexes: Sequence[int]
     ) -> Mapping[int, Buffer]:
-        """Read entries. Raises `Unavailable` where they are damaged: they are pulled again then."""
+        """Read entries. Raises `Unavailable` where they are damaged, or the disk has not given them
+        for a while: they are pulled again then. A core that is away would not bring them back.
+        """
         try:
-            return await self._host.disk.entries(group, indexes)
+            found = await self._host.disk.entries(group, indexes)
         except Damaged as error:
             self._host.begin_anew(group, held, error)
             raise Unavailable(
                 "what is asked for was damaged in this relay, and is pulled again: ask again "
                 "shortly"
             ) from None
+        except OSError as error:
+            now = asyncio.get_running_loop().time()
+            held.unread_since = held.unread_since or now
+            if now - held.unread_since > UNREAD_SECONDS and self._host.is_reached:
+                self._host.begin_anew(group, held, error)
+            raise Unavailable(
+                f"the disk of this relay does not give what is asked for ({error.strerror}): ask "
+                "again shortly"
+            ) from None
+        held.unread_since = 0.0
+        return found
 
     async def _fetch_chunks(self, request: m.FetchChunks, room: AnswerRoom) -> m.Reply:
-        _, held = self._partition(request.address)
+        """Answer with chunks. What is neither durable yet nor in memory any more is waited for."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CHUNKS_WAIT_SECONDS
         await room.take()
+        while True:
+            _, held = self._partition(request.address)
+            reads.check_chunk(held.state, request.index, held.is_behind)
+            flushed = self._host.disk.flushed
+            if chunks := await self._chunks(held, request):
+                return m.FetchedChunks(request.address, request.index, tuple(chunks))
+            try:
+                await asyncio.wait_for(flushed.wait(), deadline - loop.time())
+            except TimeoutError:
+                raise Unavailable(
+                    f"chunk {request.index} is here and not durable yet: ask again shortly"
+                ) from None
+
+    async def _chunks(self, held: Held, request: m.FetchChunks) -> list[Buffer]:
+        """Return the chunks that can be read by now, from the one that is asked for on."""
         count = min(request.count, CHUNKS_PER_FETCH_MAX)
-        indexes = reads.chunk_indexes(held.state, request.index, count)
         chunks, size = list[Buffer](), 0
-        for index in indexes:
+        for index in reads.chunk_indexes(held.state, request.index, count):
             found = await self._entries(request.address.group, held, [index])
             some = reads.chunks_in([index], found)
             size += sum(map(len, some))
             if not some or (chunks and size > min(request.max_bytes, FETCH_BYTES_MAX)):
                 break
             chunks += some
-        if not chunks:
-            raise ValueLost(f"no chunk {request.index} is here: it is past retention")
-        return m.FetchedChunks(request.address, request.index, tuple(chunks))
+        return chunks
 
     # -- the one order -----------------------------------------------------------------------
 

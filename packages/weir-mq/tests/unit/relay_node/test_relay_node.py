@@ -5,31 +5,39 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weir
+from rigs.relay_nodes import (
+    fill,
+    frame,
+    known,
+    make_small,
+    play,
+    relay,
+    rows,
+    spoken,
+    until_known,
+    why_refused,
+)
 from weir.client.arguments import parse_url
-from weir.client.client import Client, connect
+from weir.client.client import connect
 from weir.client.connection.network_client import NetworkClient
 from weir.errors import (
     BadRequest,
     NotAuthenticated,
     RemoteProtocolError,
     Unauthorized,
-    Unavailable,
     UnknownTopic,
     WeirError,
 )
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.relay.messages import AskFilter, decode_message, encode_message
 from weir.relay_node import host as hosting
-from weir.relay_node import store as stores
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import RelayFolder
 from weir.relay_node.host import RelayConfig
@@ -37,90 +45,16 @@ from weir.relay_node.serve import run
 from weir.storage.errors import LogDamaged
 from weir.testing.memory_node import Node, node
 
-Row = tuple[int, int, int, bytes]
-TAGS = ("a", "b", None)
-
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "SEGMENT_BYTES", 8 * 1024 * 1024)
-    monkeypatch.setattr(stores, "ENTRY_BYTES_MAX", 2 * 1024 * 1024)
-    monkeypatch.setattr(hosting, "_LOOK_EVERY", 0.05)
-    monkeypatch.setattr(hosting, "_REQUEST_TIMEOUT", 0.5)
-    monkeypatch.setattr(hosting, "_REFUSED_MS", 50)
+    make_small(monkeypatch)
 
 
 @pytest.fixture
 def core() -> Iterator[Node]:
     with node() as found:
         yield found
-
-
-@asynccontextmanager
-async def relay(core: Node, path: Path, **config: Any) -> AsyncIterator[str]:
-    """Run a relay; yield its address."""
-    stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.ensure_future(
-        run(
-            RelayConfig(parse_url(core.url), **config), path, ("127.0.0.1", 0),
-            lambda host, port: up.set_result(f"weir://{host}:{port}"), stop,
-        )
-    )  # fmt: skip
-    await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        running.result()
-    try:
-        yield up.result()
-    finally:
-        stop.set()
-        await running
-
-
-def play(work: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 30))  # type: ignore[arg-type]
-
-
-async def fill(core: Node, count: int = 30, first: int = 0, topic: str = "t") -> None:
-    async with connect(core.url) as client:
-        with_topic = await client.topics()
-        if topic not in {one.full_name for one in with_topic}:
-            await client.create_topic(topic, partitions=2, order="total")
-        for number in range(first, first + count):
-            await client.publish(topic, b"%d" % number, tag=TAGS[number % 3])
-
-
-async def known(client: Client, topic: str = "t", end: int = 0) -> None:
-    """Wait until a relay has so many messages of a topic."""
-    while True:
-        try:
-            found = await client.parts(topic)
-        except (UnknownTopic, Unavailable):
-            found = []
-        if found and sum(part.end for part in found) >= end:
-            return
-        await asyncio.sleep(0.02)
-
-
-async def rows(url: str, **options: Any) -> list[Row]:
-    found: list[Row] = []
-    async with connect(url) as client, client.reader("t", **options) as reader:
-        async for one in reader:
-            found.append((one.partition, one.offset, one.stamp, bytes(one.value)))
-    return found
-
-
-async def why_refused(client: Client) -> str | None:
-    """Return why a relay does not serve its topic; None if it does."""
-    try:
-        await client.describe("t")
-    except Unauthorized as error:
-        return str(error)
-    return None
-
-
-async def until_known(url: str, end: int) -> None:
-    async with connect(url) as client:
-        await known(client, end=end)
 
 
 def test_readers_get_what_the_core_has(core: Node, tmp_path: Path) -> None:
@@ -412,27 +346,6 @@ def test_a_filter_that_the_core_refuses_leaves_what_is_kept_readable(
                 await asyncio.sleep(0.02)
 
     play(work)
-
-
-async def spoken(url: str, *frames: bytes) -> list[Any]:
-    """Send bytes to a relay; return its replies until it hangs up, or has been silent a while."""
-    ((host, port),) = parse_url(url)
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.writelines(frames)
-    stream, replies = ClientStream(), list[Any]()
-    try:
-        while data := await asyncio.wait_for(reader.read(1 << 16), 0.3):
-            replies += [decode_reply(frame) for frame in stream.receive(data)]
-        replies.append("closed")
-    except TimeoutError:
-        pass
-    writer.close()
-    await writer.wait_closed()
-    return replies
-
-
-def frame(request: m.Request) -> bytes:
-    return b"".join(encode_request(request, 1))
 
 
 def test_positions_by_stamp_are_asked_of_a_core_that_was_just_reached(

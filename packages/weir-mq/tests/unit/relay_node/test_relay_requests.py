@@ -1,16 +1,24 @@
-"""What a relay tells of the one order while its core is away."""
+"""What a relay tells of the one order while its core is away, and of chunks that come yet."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
-from weir.errors import Unavailable
+import pytest
+
+from weir.codec import Buffer
+from weir.errors import Unavailable, ValueLost
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
+from weir.relay.entries import ChunkStored, FilterSet, StartMoved, encode_entry
 from weir.relay.messages import Mark
+from weir.relay.partition import RelayPartition
+from weir.relay.state import RelayState
+from weir.relay_node import requests as answering
 from weir.relay_node.host import RelayedTopic, RelayHost
+from weir.relay_node.partitions import Held
 from weir.relay_node.requests import AnswerRoom, RelayRequests
 
 TOPIC = 3
@@ -46,3 +54,72 @@ def test_marks_that_came_tell_how_far_the_order_is_complete() -> None:
 def test_a_partition_that_joined_and_is_not_here_yet_keeps_the_order_back() -> None:
     told = barriers(Mark(3, 60, 7), Mark(1, 50, 4))
     assert (told.registers, told.reached) == ([(0, 60, 7), (1, 50, 4), (2, 0, 0)], False)
+
+
+class ChunkHost(CoreAway):
+    """A host whose partition has chunk 7 of the core, which its disk gives once it was flushed."""
+
+    def __init__(self) -> None:
+        super().__init__(Mark(1, 1, 0), Mark(1, 1, 0))
+        self.state = RelayState()
+        for record in (StartMoved(0), FilterSet(1, None, 0), ChunkStored(7, 0)):
+            self.state.apply(record, 1)
+        held = SimpleNamespace(state=self.state, is_behind=True, unread_since=0.0)
+        self.partitions = SimpleNamespace(held={GROUPS[0]: held})
+        self.disk = self
+        self.flushed = asyncio.Event()
+        self.durable = False
+
+    async def entries(self, group: int, indexes: list[int]) -> dict[int, Buffer]:
+        assert indexes == [3]
+        return {3: b"".join(encode_entry(ChunkStored(7, 0), b"chunk"))} if self.durable else {}
+
+    def flush(self) -> None:
+        self.durable = True
+        self.flushed.set()
+
+    async def ask(self, index: int) -> Any:
+        request = m.FetchChunks(Address(0, 0, GROUPS[0]), index, 1, 1 << 20)
+        return await RelayRequests(cast(RelayHost, self)).answer(request, AnswerRoom())
+
+
+def test_a_chunk_that_is_not_durable_yet_is_waited_for() -> None:
+    async def work() -> None:
+        host = ChunkHost()
+        asking = asyncio.ensure_future(host.ask(7))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        host.flush()
+        assert b"".join((await asking).batches) == b"chunk"
+
+    asyncio.run(work())
+
+
+def test_a_chunk_that_stays_away_is_to_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "CHUNKS_WAIT_SECONDS", 0.01)
+    with pytest.raises(Unavailable, match="not durable yet: ask again"):
+        asyncio.run(ChunkHost().ask(7))
+
+
+def test_a_chunk_may_come_as_long_as_the_relay_is_behind() -> None:
+    async def work() -> None:
+        host = ChunkHost()
+        with pytest.raises(Unavailable, match="has not come to this relay yet"):
+            await host.ask(8)
+        with pytest.raises(ValueLost, match="past retention"):
+            await host.ask(6)
+        host.partitions.held[GROUPS[0]].is_behind = False
+        with pytest.raises(ValueLost, match="past retention"):
+            await host.ask(8)
+
+    asyncio.run(work())
+
+
+def test_a_relay_is_behind_until_the_core_has_said_where_it_ends() -> None:
+    state = ChunkHost().state
+    held = Held(cast(RelayPartition, SimpleNamespace(state=state)))
+    assert held.is_behind
+    held.answers = 1
+    assert not held.is_behind
+    held.head = 1
+    assert held.is_behind

@@ -1,0 +1,122 @@
+"""A relay of a node in memory, over real sockets, and what its readers get of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir.client.arguments import parse_url
+from weir.client.client import Client, connect
+from weir.errors import Unauthorized, Unavailable, UnknownTopic
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.relay_node import host as hosting
+from weir.relay_node import store as stores
+from weir.relay_node.host import RelayConfig
+from weir.relay_node.serve import run
+from weir.testing.memory_node import Node
+
+Row = tuple[int, int, int, bytes]
+TAGS = ("a", "b", None)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let relays begin with small files, and look for news of the core often."""
+    monkeypatch.setattr(stores, "SEGMENT_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(stores, "ENTRY_BYTES_MAX", 2 * 1024 * 1024)
+    monkeypatch.setattr(hosting, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(hosting, "_REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(hosting, "_REFUSED_MS", 50)
+
+
+@asynccontextmanager
+async def relay(core: Node, path: Path, **config: Any) -> AsyncIterator[str]:
+    """Run a relay; yield its address."""
+    stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
+    running = asyncio.ensure_future(
+        run(
+            RelayConfig(parse_url(core.url), **config), path, ("127.0.0.1", 0),
+            lambda host, port: up.set_result(f"weir://{host}:{port}"), stop,
+        )
+    )  # fmt: skip
+    await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    try:
+        yield up.result()
+    finally:
+        stop.set()
+        await running
+
+
+def play(work: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 30))  # type: ignore[arg-type]
+
+
+async def fill(core: Node, count: int = 30, first: int = 0, topic: str = "t") -> None:
+    async with connect(core.url) as client:
+        with_topic = await client.topics()
+        if topic not in {one.full_name for one in with_topic}:
+            await client.create_topic(topic, partitions=2, order="total")
+        for number in range(first, first + count):
+            await client.publish(topic, b"%d" % number, tag=TAGS[number % 3])
+
+
+async def known(client: Client, topic: str = "t", end: int = 0) -> None:
+    """Wait until a relay has so many messages of a topic."""
+    while True:
+        try:
+            found = await client.parts(topic)
+        except (UnknownTopic, Unavailable):
+            found = []
+        if found and sum(part.end for part in found) >= end:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def rows(url: str, **options: Any) -> list[Row]:
+    found: list[Row] = []
+    async with connect(url) as client, client.reader("t", **options) as reader:
+        async for one in reader:
+            found.append((one.partition, one.offset, one.stamp, bytes(one.value)))
+    return found
+
+
+async def why_refused(client: Client) -> str | None:
+    """Return why a relay does not serve its topic; None if it does."""
+    try:
+        await client.describe("t")
+    except Unauthorized as error:
+        return str(error)
+    return None
+
+
+async def until_known(url: str, end: int) -> None:
+    async with connect(url) as client:
+        await known(client, end=end)
+
+
+async def spoken(url: str, *frames: bytes) -> list[Any]:
+    """Send bytes to a relay; return its replies until it hangs up, or has been silent a while."""
+    ((host, port),) = parse_url(url)
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.writelines(frames)
+    stream, replies = ClientStream(), list[Any]()
+    try:
+        while data := await asyncio.wait_for(reader.read(1 << 16), 0.3):
+            replies += [decode_reply(frame) for frame in stream.receive(data)]
+        replies.append("closed")
+    except TimeoutError:
+        pass
+    writer.close()
+    await writer.wait_closed()
+    return replies
+
+
+def frame(request: m.Request) -> bytes:
+    return b"".join(encode_request(request, 1))
