@@ -89,6 +89,10 @@ powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TI
 peers: ## Install, as root on Debian, the brokers that weir is compared with
 	scripts/install-peers
 
+.PHONY: toc-examples
+toc-examples: $(STAMP) ## Run the lock service, the bank and the game of docs/PACKETS.md
+	$(BIN)/python -m pytest -n 0 -v -m "slow or not slow" packages/weir-toc/tests/unit/examples
+
 .PHONY: fix
 fix: $(STAMP) ## Format, and repair what the linter can
 	$(BIN)/ruff format .

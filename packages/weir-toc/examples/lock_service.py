@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 
 import weir_toc
 from weir_toc import Event, Message, NotSent, ProcessFailed, SendFailed
@@ -22,8 +23,9 @@ LOCK, UNLOCK, DONE = b"lock", b"unlock", b"done"
 class Replica:
     """Who waits for the lock, in order; the first one holds it."""
 
-    def __init__(self, processes: list[int]) -> None:
+    def __init__(self, processes: list[int], say: Callable[..., None]) -> None:
         self.members = processes
+        self.say = say
         #: Processes with the stamps of their requests.
         self.queue: deque[tuple[int, int]] = deque()
         self.done: set[int] = set()
@@ -46,16 +48,18 @@ class Replica:
                 self.queue.popleft()
         elif isinstance(event, Message) and event.payload == DONE:
             self.done.add(event.source)
-        if self.holder not in (before, None):
-            print("held by", *self.holder, flush=True)  # type: ignore[misc]
+        if self.holder is not None and self.holder != before:
+            self.say("held by", *self.holder)
 
 
 class LockClient:
     """One process: it sends requests, and applies what all have sent."""
 
-    def __init__(self, me: weir_toc.sync.Member, names: list[str]) -> None:
+    def __init__(
+        self, me: weir_toc.sync.Member, names: list[str], say: Callable[..., None]
+    ) -> None:  # fmt: skip
         self.me = me
-        self.replica = Replica([me.names[name] for name in names])
+        self.replica = Replica([me.names[name] for name in names], say)
 
     def send(self, payload: bytes) -> int:
         """Send to all replicas that are there, until that is delivered; return its stamp."""
@@ -84,20 +88,28 @@ class LockClient:
         return stamp
 
 
-def main(url: str, name: str, others: str, rounds: str = "3", hold_seconds: str = "0") -> None:
+def run(
+    me: weir_toc.sync.Member, names: list[str], rounds: int, hold_seconds: float,
+    say: Callable[..., None],
+) -> None:  # fmt: skip
     """Take the lock a few times, and end once all processes have."""
-    names = others.split(",")
+    me.wait_for(*names)
+    client = LockClient(me, names, say)
+    for _ in range(rounds):
+        say("mine", client.acquire())
+        time.sleep(hold_seconds)
+        client.send(UNLOCK)
+    client.send(DONE)
+    while not client.replica.done.issuperset(client.replica.members):
+        client.next()
+    say("done")
+
+
+def main(url: str, name: str, others: str, rounds: str = "3", hold_seconds: str = "0") -> None:
+    """Join and run; what happens is printed."""
     with weir_toc.sync.join(url, name=name) as me:
-        me.wait_for(*names)
-        client = LockClient(me, names)
-        for _ in range(int(rounds)):
-            print("mine", client.acquire(), flush=True)
-            time.sleep(float(hold_seconds))
-            client.send(UNLOCK)
-        client.send(DONE)
-        while not client.replica.done.issuperset(client.replica.members):
-            client.next()
-        print("done", flush=True)
+        names, seconds = others.split(","), float(hold_seconds)
+        run(me, names, int(rounds), seconds, lambda *words: print(*words, flush=True))
 
 
 if __name__ == "__main__":

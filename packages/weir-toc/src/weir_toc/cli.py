@@ -22,6 +22,8 @@ from weir_toc.topology import Topology, switch_id
 
 #: Exit codes.
 FAILED, NO_MAJORITY = 1, 3
+#: Addresses that stand for all of a host: nobody can send to them.
+_ANY = ("0.0.0.0", "::")
 
 
 def run() -> None:
@@ -54,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     controller.add_argument(
         "--members", required=True, help="all members in order: toc://host:port,host:port,host:port"
     )
+    controller.add_argument(
+        "--listen",
+        help="where it takes connections, if not at its address among the members, as behind "
+        "address translation: host:port",
+    )
     controller.add_argument("--folder", type=Path, required=True, help="where its log is kept")
     controller.add_argument("--racks", type=int, default=1)
     controller.add_argument("--spines", type=int, default=0)
@@ -70,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
         "--listen", default="127.0.0.1:0",
         help="where it takes packets, as processes reach it: host:port; port 0 takes any",
     )  # fmt: skip
+    aggregator.add_argument(
+        "--advertise",
+        help="where processes and other aggregators reach it, if not at --listen: host:port; "
+        "port 0 stands for that of --listen",
+    )
     aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
     status.add_argument("url", help="toc://host:port,host:port,host:port")
@@ -88,32 +100,40 @@ def _controller(options: argparse.Namespace) -> int:
     Topology.tree(options.racks, options.spines, options.cores)
     shape = (options.racks, options.spines, options.cores)
     founding = Founded(*shape, int(options.interval_ms * 1_000_000))
+    listen = _address("--listen", options.listen) if options.listen else None
     controller = Controller(options.id, members, options.folder, founding)
     host, port = members[options.id]
     log = controller.log
     recovered = {"member": options.id, "host": host, "port": port, "log_bytes": log.size,
                  "torn_bytes": log.torn}  # fmt: skip
     _say(options.json, "controller", recovered)
-    return _until_told(controller.run())
+    return _until_told(controller.run(listen))
+
+
+def _address(option: str, text: str) -> Address:
+    try:
+        return address_of(text)
+    except ValueError as error:
+        raise TocError(f"{option}: {error}") from error
 
 
 def _aggregator(options: argparse.Namespace) -> int:
-    try:
-        listen = address_of(options.listen)
-    except ValueError as error:
-        raise TocError(f"--listen: {error}") from error
-    if listen[0] in ("0.0.0.0", "::"):
+    listen = _address("--listen", options.listen)
+    advertise = _address("--advertise", options.advertise) if options.advertise else None
+    if (advertise or listen)[0] in _ANY:
+        option = "--advertise" if advertise else "--listen"
         raise TocError(
-            f"--listen {options.listen}: give the address at which processes reach this aggregator"
+            f"{option} {getattr(options, option[2:])}: processes cannot reach that. "
+            "Add --advertise HOST:PORT with the address at which they reach this aggregator"
         )
     switch = switch_id(options.switch)
 
     async def serve() -> None:
-        aggregator = Aggregator(addresses_of(options.url), switch, listen)
+        aggregator = Aggregator(addresses_of(options.url), switch, listen, advertise)
 
         async def tell() -> None:
             await aggregator.is_started.wait()
-            host, port = aggregator.socket.address
+            host, port = aggregator.advertised
             facts = {"switch": options.switch, "host": host, "port": port}
             _say(options.json, "aggregator", facts)
 

@@ -84,6 +84,9 @@ class ProcessThread:
         addresses = addresses_of(url)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        #: Whether calls find nobody any more: the loop is about to close, or is closed.
+        self._is_over = False
+        self._lock = threading.Lock()
         self.process = Process(addresses, name, rack)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
@@ -111,20 +114,25 @@ class ProcessThread:
             await asyncio.wait((running,))
             stopping.cancel()
         self.process.end(TocError("this process has left the network"))
-        await asyncio.sleep(0)  # so that waiting calls see it
+        with self._lock:
+            self._is_over = True
+        for _ in range(3):  # calls that were made before that begin, see the end, and answer
+            await asyncio.sleep(0)
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run a coroutine there; return the future of its result."""
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise TocError("this process has left the network: join again")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._lock:
+            if not self._is_over:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise TocError("this process has left the network: join again")
 
     def stop(self) -> None:
         """End the thread, and wait for that."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        with self._lock:
+            if not self._is_over:
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
 
     def describe(self) -> Mapping[str, object]:
         """Return what the process says of itself, read in the thread that changes it."""
@@ -132,9 +140,10 @@ class ProcessThread:
         async def described() -> Mapping[str, object]:
             return self.process.describe()
 
-        if not self._thread.is_alive():
+        try:
+            return self.call(described()).result()
+        except TocError:
             return self.process.describe()
-        return self.call(described()).result()
 
     async def joined(self, timeout: float) -> None:
         """Wait in the thread until the process has joined. Raises TocError after `timeout` s."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from rigs.lossy_link import LossyLink
 from rigs.programs import free_ports
 from weir_toc.controller.records import Founded
 from weir_toc.hosts.aggregator import Aggregator
@@ -21,8 +23,11 @@ INTERVAL = 50_000_000
 class Loopback:
     """One rack. `url` is where to join."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, loss: float = 0.0) -> None:
+        """`loss` is the share of all packets that are lost, each way."""
         (self.port,) = free_ports(1)
+        self.loss = loss
+        self.link: LossyLink | None = None
         self.url = f"toc://127.0.0.1:{self.port}"
         self.folder = folder
         self.loop = asyncio.new_event_loop()
@@ -41,10 +46,13 @@ class Loopback:
         founding = Founded(1, 0, 0, INTERVAL)
         address = ("127.0.0.1", self.port)
         self.controller = Controller(1, {1: address}, self.folder, founding)
-        self.tasks["controller"] = asyncio.ensure_future(self.controller.run())
+        listen = ("0.0.0.0", self.port)
+        self.tasks["controller"] = asyncio.ensure_future(self.controller.run(listen))
         await self.start_aggregator()
         self.started.set()
         await self._stop.wait()
+        if self.link is not None:
+            self.link.close()
         for task in self.tasks.values():
             task.cancel()
         await asyncio.wait(self.tasks.values())
@@ -55,8 +63,13 @@ class Loopback:
         if former is not None:
             former.cancel()
             await asyncio.wait((former,))
+        (own,) = free_ports(1, socket.SOCK_DGRAM)
+        advertise = None
+        if self.loss:
+            self.link = LossyLink(("127.0.0.1", 0), ("127.0.0.1", own), self.loss)
+            advertise = self.link.address
         self.aggregator = Aggregator([("127.0.0.1", self.port)], switch_id("rack-0"),
-                                     ("127.0.0.1", 0))  # fmt: skip
+                                     ("127.0.0.1", own), advertise)  # fmt: skip
         self.tasks["aggregator"] = asyncio.ensure_future(self.aggregator.run())
         await self.aggregator.is_started.wait()
 
@@ -69,9 +82,9 @@ class Loopback:
 
 
 @contextlib.contextmanager
-def loopback(folder: Path) -> Iterator[Loopback]:
+def loopback(folder: Path, loss: float = 0.0) -> Iterator[Loopback]:
     """A network that runs."""
-    made = Loopback(folder)
+    made = Loopback(folder, loss)
     made.thread.start()
     made.started.wait(60)
     try:

@@ -39,9 +39,21 @@ _AGAIN_AFTER = 0.1
 class Aggregator:
     """One switch of the network. `run` serves until it is cancelled."""
 
-    def __init__(self, controller: Sequence[Address], switch: int, listen: Address) -> None:
+    def __init__(
+        self,
+        controller: Sequence[Address],
+        switch: int,
+        listen: Address,
+        advertise: Address | None = None,
+    ) -> None:
+        """Take packets at `listen`. Processes and other switches send them to `advertise`, which is
+        the same address if it is None; its port 0 stands for the port of `listen`.
+        """
         self.switch = switch
         self.socket = UdpSocket(listen)
+        host, port = advertise or self.socket.address
+        #: Where others reach this switch, as the controller tells them.
+        self.advertised: Address = (host, port or self.socket.address[1])
         incarnation = random.SystemRandom().getrandbits(62)
         self.link = ControlLink(controller, {
             "op": "hello", "kind": "node", "node": switch, "incarnation": incarnation,
@@ -74,7 +86,7 @@ class Aggregator:
 
     async def _start(self) -> SwitchNode:
         """Ask to be the aggregator of this switch, until its former one is settled."""
-        host, port = self.socket.address
+        host, port = self.advertised
         while True:
             answer = await self.link.request({"op": "start", "host": host, "port": port})
             if answer["op"] == "done":

@@ -143,9 +143,13 @@ class Controller:
 
     # -- the loop ------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        server = await asyncio.start_server(self._accept, *self.members[self.id])
+    async def run(self, listen: Address | None = None) -> None:
+        """Serve until cancelled.
+
+        Others connect to the address of this member; `listen` is where it takes connections, if
+        that is another one.
+        """
+        server = await asyncio.start_server(self._accept, *(listen or self.members[self.id]))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick())

@@ -17,7 +17,11 @@ from weir_toc import packet as wire
 from weir_toc.cli import main
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import EndpointConfig
+from weir_toc.errors import TocError
+from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import Process
+from weir_toc.member import ProcessThread
+from weir_toc.topology import switch_id
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +205,31 @@ def test_an_aggregator_of_no_switch_ends_with_words(
 
 def test_an_aggregator_listens_where_it_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["aggregator", "toc://127.0.0.1:1", "--listen", "0.0.0.0:7100"]) == 1
-    assert "give the address at which processes reach" in capsys.readouterr().err
+    assert "--listen 0.0.0.0:7100: processes cannot reach that" in capsys.readouterr().err
+    told = ["--listen", "0.0.0.0:7100", "--advertise", "0.0.0.0:0"]
+    assert main(["aggregator", "toc://127.0.0.1:1", *told]) == 1
+    assert "Add --advertise HOST:PORT" in capsys.readouterr().err
+
+
+def test_an_aggregator_is_reached_where_it_says() -> None:
+    """A port of 0 stands for the one that it listens at."""
+    for advertise, due in (
+        (None, "127.0.0.1"), (("toc.example", 0), "toc.example"), (("toc.example", 9), 9),
+    ):  # fmt: skip
+        aggregator = Aggregator(
+            [("127.0.0.1", 1)], switch_id("rack-0"), ("127.0.0.1", 0), advertise
+        )
+        own = aggregator.socket.address[1]
+        aggregator.socket.close()
+        assert aggregator.advertised == (("toc.example", 9) if due == 9 else (due, own))
+
+
+def test_a_member_listens_elsewhere_than_it_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--id", "1", "--folder", str(tmp_path), "--members", "toc://192.0.2.1:7001"]
+    assert main(["controller", *own, "--listen", "nowhere"]) == 1
+    assert "--listen: 'nowhere' is not of the form host:port" in capsys.readouterr().err
 
 
 def test_an_aggregator_that_restarts_excludes_its_processes(tmp_path: Path) -> None:
@@ -218,3 +246,24 @@ def test_an_aggregator_that_restarts_excludes_its_processes(tmp_path: Path) -> N
             later = again.send_reliable([("a", b"y")])
             assert later > stamp
             assert message(again.reliable) == Message(later, again.process, b"y")
+
+
+def test_a_call_beside_the_end_is_answered(network: Loopback) -> None:
+    """Calls from other threads, up to the last moment, raise TocError; none waits for ever."""
+    for _ in range(10):
+        thread = ProcessThread(network.url, "a", None)
+        found: list[BaseException] = []
+
+        def ask(thread: ProcessThread = thread, found: list[BaseException] = found) -> None:
+            try:
+                while True:
+                    thread.call(thread.process.wait_for(())).result(60)
+            except BaseException as error:
+                found.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        thread.stop()
+        asking.join(60)
+        assert not asking.is_alive()
+        assert isinstance(found[0], TocError)
