@@ -35,12 +35,14 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def relay(core: Node, path: Path, **config: Any) -> AsyncIterator[str]:
+async def relay(
+    core: Node, path: Path, at: tuple[str, int] = ("127.0.0.1", 0), **config: Any
+) -> AsyncIterator[str]:
     """Run a relay; yield its address."""
     stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.ensure_future(
         run(
-            RelayConfig(parse_url(core.url), **config), path, ("127.0.0.1", 0),
+            RelayConfig(parse_url(core.url), **config), path, at,
             lambda host, port: up.set_result(f"weir://{host}:{port}"), stop,
         )
     )  # fmt: skip

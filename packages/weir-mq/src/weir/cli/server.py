@@ -225,6 +225,14 @@ def relay(
     ] = None,
     brokerset: Annotated[int, typer.Option("--set", help="The id of its set.")] = 0,
     node: Annotated[int, typer.Option("--node", help="Its number in the topology.")] = 0,
+    upper: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--upper",
+            metavar="weir://HOST[:PORT]",
+            help="A relay to pull from while it serves what is asked; the preferred one first.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where others reach it, without logins.")
     ] = False,
@@ -244,7 +252,7 @@ def relay(
     from weir.server.exposure import is_reachable
     from weir.server.network.addresses import in_words
 
-    config = _relay_config(core, topics, tags, brokerset, node)
+    config = _relay_config(core, topics, tags, brokerset, node, upper or [])
     if not insecure and is_reachable(host):
         raise typer.BadParameter(
             f"{host} can be reached by others, and a relay asks nobody to log in: listen on "
@@ -264,7 +272,7 @@ def relay(
 
 
 def _relay_config(
-    core: str, topics: str, tags: str | None, brokerset: int, node: int
+    core: str, topics: str, tags: str | None, brokerset: int, node: int, upper: list[str]
 ) -> RelayConfig:
     from weir.client.arguments import parse_url
     from weir.model.ids import NODE_MAX
@@ -284,7 +292,11 @@ def _relay_config(
         raise typer.BadParameter(
             f"a set is 0 to {SET_ID_MAX:,}, a node 1 to {NODE_MAX:,}", param_hint="--set, --node"
         )
-    return RelayConfig(hosts, brokerset, node, named, wanted)
+    try:
+        uppers = tuple(tuple(parse_url(url)) for url in upper)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--upper") from None
+    return RelayConfig(hosts, brokerset, node, named, wanted, uppers)
 
 
 def resolved(

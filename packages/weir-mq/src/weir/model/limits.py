@@ -250,6 +250,8 @@ HOLDS_STORED_EVERY_MS = 10 * 60 * 1000
 # Topics that a relay node keeps, and bytes that wait for its disk before it pulls no more.
 RELAY_TOPICS_MAX = 1_024
 RELAY_UNSYNCED_BYTES_MAX = 64 * MIB
+# Pulls of relays below that wait in a relay node.
+RELAY_PULLS_WAITING_MAX = 65_536
 # Promotions that cut a partition's log, and ranges that a relay has lost.
 FORKS_MAX = 1_024
 GAPS_MAX = 65_536

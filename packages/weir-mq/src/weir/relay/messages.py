@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from weir.codec import Buffer, Unsigned32, crc32c, padded, padding, total
-from weir.errors import RemoteProtocolError
+from weir.errors import BadRequest, RemoteProtocolError
 from weir.model.ids import LIMIT_MAX, NODE_MAX, PARTITIONS_MAX, Natural, group_of
 from weir.model.limits import (
     BATCH_BYTES_MAX,
@@ -266,6 +266,21 @@ def decode_message(payload: Buffer) -> tuple[AnyMessage, memoryview]:
     if wrong := _wrong(message, size):
         raise RemoteProtocolError(f"a relay's message makes no sense: {wrong}")
     return message, view[behind:]
+
+
+def decode_question(payload: Buffer, group: int) -> Pull | AskFilter | SayHold:
+    """Read what a relay asks of a group. Raises `BadRequest` for what no relay may ask, or what is
+    about another group.
+    """
+    try:
+        message, data = decode_message(payload)
+    except RemoteProtocolError as error:
+        raise BadRequest(str(error)) from None
+    if not isinstance(message, Pull | AskFilter | SayHold) or len(data):
+        raise BadRequest(f"a relay asks no {type(message).__name__}: it is what relays are told")
+    if message.group != group:
+        raise BadRequest(f"a message about group {message.group} was sent to group {group}")
+    return message
 
 
 def _wrong(message: AnyMessage, size: int) -> str:

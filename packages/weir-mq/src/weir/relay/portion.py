@@ -70,8 +70,13 @@ def missing_chunks(runs: Sequence[tuple[int, int]], last_chunk: int) -> list[int
     return found[:CHUNKS_PER_FETCH_MAX]
 
 
-def portion_of(plan: Plan, entries: Entries, chunks: ChunkPlaces, batches: Batches) -> Portion:
-    """Read what a plan names. Raises `Damaged` where the log does not hold what it should."""
+def portion_of(
+    plan: Plan, entries: Entries, chunks: ChunkPlaces, batches: Batches,
+    rows_max: int = RELAY_ROWS_MAX,
+) -> Portion:  # fmt: skip
+    """Read what a plan names, in fewer than `rows_max` rows. Raises `Damaged` where the log does
+    not hold what it should.
+    """
     built = RowsBuilder(plan.first)
     for index in plan.indexes:
         record, data = decode_entry(entries.entry(index))
@@ -85,7 +90,7 @@ def portion_of(plan: Plan, entries: Entries, chunks: ChunkPlaces, batches: Batch
             if batch is not None and plan.tags is not None:
                 kept = batches.select(batch, plan.tags, plan.group)
             size = 0 if kept is None else len(kept)
-            full = len(built.rows) >= RELAY_ROWS_MAX - 1
+            full = len(built.rows) >= rows_max - 1
             if full or (built.size and size and built.size + size > plan.credit):
                 return _of_rows(plan, built)
             runs = () if kept is None else batches.chunks(kept)
@@ -95,6 +100,27 @@ def portion_of(plan: Plan, entries: Entries, chunks: ChunkPlaces, batches: Batch
                 return _of_chunks(plan, runs, entries, chunks)
             built.add(row, kept)
     return _of_rows(plan, built)
+
+
+def chunks_of(
+    plan: Plan, entries: Entries, places: ChunkPlaces, batches: Batches
+) -> list[int]:  # fmt: skip
+    """Return the own indexes of the chunks that have to go before the message at the beginning of a
+    plan, for `portion_of` reads them too; none where it is no large value. Raises `Damaged`.
+    """
+    if not plan.indexes:
+        return []
+    record, data = decode_entry(entries.entry(plan.indexes[0]))
+    if not isinstance(record, Relayed):
+        raise Damaged(f"entry {plan.indexes[0]} of group {plan.group} holds no messages")
+    first = next(within(record.first, record.rows, data, plan.first, plan.until), None)
+    kept: Buffer | None = first[2] if first is not None else None
+    if kept is not None and plan.tags is not None:
+        kept = batches.select(kept, plan.tags, plan.group)
+    if kept is None:
+        return []
+    missing = missing_chunks(batches.chunks(kept), plan.last_chunk)
+    return [places.find(core_index) for core_index in missing]
 
 
 def _of_rows(plan: Plan, built: RowsBuilder) -> Portion:

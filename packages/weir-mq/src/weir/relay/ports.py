@@ -199,10 +199,13 @@ class SendToUpper:
 
 @dataclass(frozen=True, slots=True)
 class ReadPortion:
-    """Read what a plan names, and pass it on as `PortionRead` with the same ticket."""
+    """Read what a plan names, and pass it on as `PortionRead` with the same ticket. It is for the
+    pull that came by `link`.
+    """
 
     ticket: int
     plan: Plan
+    link: int
 
 
 @dataclass(frozen=True, slots=True)

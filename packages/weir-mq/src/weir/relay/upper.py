@@ -172,7 +172,7 @@ class Upper:
         source, tags = self._source, unpack_tags(pull.tags)
         if source.is_open and pull.lineage == source.lineage:
             begins = pull.offset == UNKNOWN  # then it is told where, and nothing may go meanwhile
-            needed = max(self.holds.of(child), source.start) if begins else pull.durable_through
+            needed = source.start if begins else pull.durable_through
             if not self.holds.say(child, needed, tags, now_ms):
                 return [SendToChild(link, self._overloaded(pull))]
         self._waiting[child] = _Waiting(link, pull, now_ms)
@@ -193,7 +193,7 @@ class Upper:
         if until > pull.offset:
             self._tickets += 1
             waiting.ticket = self._tickets
-            return [ReadPortion(self._tickets, source.plan(pull, until))]
+            return [ReadPortion(self._tickets, source.plan(pull, until), waiting.link)]
         waited = now_ms - waiting.since_ms
         if len(source.roster) > pull.roster and source.end <= pull.offset:
             return self._tell(child, _nothing(pull.offset))
@@ -211,7 +211,7 @@ class Upper:
             fork = max(source.fork_of(pull.lineage), 0)
             return LineageEnded(group, number, source.lineage, fork, tuple(source.forks))
         if pull.offset == UNKNOWN:
-            return OffsetOutOfRange(group, number, max(self.holds.of(child), source.start))
+            return OffsetOutOfRange(group, number, source.start)
         if pull.offset > source.end:
             return Behind(group, number, source.end)
         if pull.offset < source.start:

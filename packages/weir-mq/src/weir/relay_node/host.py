@@ -16,11 +16,11 @@ from random import Random
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.core.retries import Backoff
 from weir.errors import (
     AccessRevoked,
     DiskFailed,
     NotAuthenticated,
+    Refused,
     RemoteProtocolError,
     Unauthorized,
     Unavailable,
@@ -33,21 +33,31 @@ from weir.model.topic import RESERVED_NAMESPACE
 from weir.protocol.client import messages as m
 from weir.relay import messages as r
 from weir.relay.lower import Me
-from weir.relay.ports import AnswerCame, Event, FilterToldFrom, RefusalCame, UpperNode
+from weir.relay.ports import Event, RefusalCame, SendToUpper, UpperNode
 from weir.relay.rows import Tags
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
-from weir.relay_node.partitions import Asked, Held, Outcome, RelayPartitions
+from weir.relay_node.partitions import Held, Outcome, RelayPartitions
+from weir.relay_node.uppers import (
+    PULL_WAIT,
+    REFUSED_MS,
+    REQUEST_TIMEOUT,
+    RETRY,
+    RETRY_MS,
+    Asked,
+    Hosts,
+    event_of,
+    uppers_of,
+)
 from weir.server.disk.file_disk import die
 from weir.tls.dialling import SecureHost
 
 log = logging.getLogger(__name__)
 
-#: A pull that the core does not answer fails before the relay's machine gives it up (5 s).
-_PULL_WAIT = 1.0
-_REQUEST_TIMEOUT = 3.0
-_RETRY = Backoff(first=0.05, most=2.0)
-_RETRY_MS, _REFUSED_MS, _HELD_UP_MS = 300, 2_000, 20
+_PULL_WAIT, _REQUEST_TIMEOUT, _RETRY_MS, _REFUSED_MS = (
+    PULL_WAIT, REQUEST_TIMEOUT, RETRY_MS, REFUSED_MS,
+)  # fmt: skip
+_HELD_UP_MS = 20
 _TICK = 0.25
 #: A full disk holds up a stop for so many seconds.
 _STOP_WITHIN = 10.0
@@ -62,7 +72,8 @@ _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 @dataclass(frozen=True, slots=True)
 class RelayConfig:
     """What a relay is told: the core's hosts, which set and node it is, which topics (none: all)
-    and tags (None: all messages) it keeps.
+    and tags (None: all messages) it keeps, and the relays that it pulls from while they can serve
+    it, the preferred one first.
     """
 
     hosts: list[tuple[str, int]]
@@ -71,6 +82,7 @@ class RelayConfig:
     node: int = 0
     topics: frozenset[str] = frozenset()
     tags: Tags = None
+    uppers: tuple[Hosts, ...] = ()
 
     @property
     def core(self) -> str:
@@ -121,7 +133,8 @@ class RelayHost:
         self._folder = folder
         self.disk = disk
         me = Me(founded.system, founded.brokerset, founded.node, 0)
-        self.partitions = RelayPartitions(disk.store, me, CORE, steady_ms())
+        self.uppers = uppers_of(config.uppers, founded.system, CORE.node + 1)
+        self.partitions = RelayPartitions(disk.store, me, (*self.uppers, CORE), steady_ms())
         #: By number.
         self.topics: dict[int, RelayedTopic] = {}
         #: The connections to the core; None until it answered once.
@@ -134,8 +147,7 @@ class RelayHost:
         self._keeping = asyncio.Lock()
         self._stopping = False
         self._flusher: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
-        self._ended = asyncio.Event()
+        self._failures: asyncio.Queue[Exception] = asyncio.Queue()
 
     # -- life --------------------------------------------------------------------------------
 
@@ -149,15 +161,15 @@ class RelayHost:
             self._unkept = True
             for address in info.addresses:
                 self.partitions.close(address.group)
-        for work in (self._reach, self._tick, self.disk.make_spares, self.disk.run_chores):
+        keeping = [upper.keep for upper in self.uppers.values()]
+        disk = (self.disk.make_spares, self.disk.run_chores)
+        for work in (self._reach, self._tick, *disk, *keeping):
             self._spawn(self._run(work))
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
 
     async def ended(self) -> None:
         """Return once something failed for good; raise it."""
-        await self._ended.wait()
-        if self._failure is not None:
-            raise self._failure
+        raise await self._failures.get()
 
     async def stop(self) -> None:
         """Make durable what is here, save a checkpoint, and end."""
@@ -187,8 +199,7 @@ class RelayHost:
             die(0, error)
         except Exception as error:
             log.exception("the relay ends")
-            self._failure = self._failure or error
-            self._ended.set()
+            self._failures.put_nowait(error)
 
     # -- the core ----------------------------------------------------------------------------
 
@@ -259,27 +270,37 @@ class RelayHost:
                 self._send(self.partitions.open(address.group, self.config.tags, steady_ms()))
         return is_new
 
-    def _send(self, asked: Sequence[Asked]) -> None:
-        for message in asked:
+    def _send(self, asked: Sequence[SendToUpper]) -> None:
+        for sent in asked:
             if self._stopping:
                 return
+            message = sent.message
             if isinstance(message, r.Pull) and self._is_full():
-                # The machine gives up a pull that is kept: the core would seem to be silent.
+                # The machine gives up a pull that is kept: the node would seem to be silent.
                 self._held_up.add(message.group)
                 refusal = r.Overloaded(message.group, message.number, _HELD_UP_MS)
-                event = RefusalCame(CORE, refusal)
+                event = RefusalCame(sent.upper, refusal)
                 self._take(message.group, self.partitions.handle(message.group, event, steady_ms()))
             else:
-                self._spawn(self._run(partial(self._ask, message)))
+                self._spawn(self._run(partial(self._ask, sent)))
         self.disk.dirty.set()
 
     def _is_full(self) -> bool:
         return self.disk.is_full or self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX
 
-    async def _ask(self, message: Asked) -> None:
+    async def _ask(self, sent: SendToUpper) -> None:
+        message, upper = sent.message, self.uppers.get(sent.upper)
         group = message.group
-        event = await self._answer_to(group, message)
-        if event is not None and group in self.partitions.held and not self._stopping:
+        if upper is not None:
+            event = await upper.answer_to(message)
+        else:
+            event = await self._answer_to(group, message)
+        if event is not None:
+            self.handle(group, event)
+
+    def handle(self, group: int, event: Event) -> None:
+        """Let a partition take an event, if it is still here, and do what comes of it."""
+        if group in self.partitions.held and not self._stopping:
             self._take(group, self.partitions.handle(group, event, steady_ms()))
 
     async def _answer_to(self, group: int, message: Asked) -> Event | None:
@@ -332,6 +353,7 @@ class RelayHost:
             self._forget(topic_of(group))
             return
         self._send(outcome.sends)
+        self.partitions.children.tell(outcome.children)
         if outcome.moved and topic is not None and (news := topic.news.get(group)) is not None:
             topic.news[group] = asyncio.Event()
             news.set()
@@ -343,7 +365,7 @@ class RelayHost:
             return
         log.info("%s is gone from the core, and from here", topic.info.full_name)
         for group, news in topic.news.items():
-            self.partitions.close(group)
+            self._close(group, UnknownTopic("the topic was deleted", number))
             news.set()
         self._spawn(self._run(self._keep_topics))
 
@@ -352,8 +374,12 @@ class RelayHost:
         if self.partitions.held.get(group) is not held:
             return
         log.error("group %d begins anew, and is pulled again: %s", group, why)
-        self.partitions.close(group)
+        self._close(group, Unavailable("what was here is pulled again: ask again shortly"))
         self._send(self.partitions.open(group, self.config.tags, steady_ms()))
+
+    def _close(self, group: int, why: Refused) -> None:
+        self.partitions.close(group)
+        self.partitions.children.end(group, why)
 
     async def _keep_topics(self) -> None:
         """Write down the topics, and nobody else meanwhile; where that fails, at the next look."""
@@ -418,7 +444,7 @@ async def reach(
     many `tries`. If it does not let this relay in, `barred` is told why.
     """
     network = NetworkClient(
-        config.hosts, name="weir-relay", retry=_RETRY, request_timeout=_REQUEST_TIMEOUT,
+        config.hosts, name="weir-relay", retry=RETRY, request_timeout=_REQUEST_TIMEOUT,
         random=Random(),
     )  # fmt: skip
     try:
@@ -439,19 +465,3 @@ def check_system(founded: Founded, welcome: m.Welcome, config: RelayConfig) -> N
             f"this folder holds a copy of system {founded.system:x}, and {config.core} is of "
             f"system {welcome.system:x}: give this relay another folder, or the core it had"
         )
-
-
-def event_of(payload: bytes, upper: UpperNode) -> Event | None:
-    """Return what an upper node says; None if it says nothing. Raises `RemoteProtocolError`."""
-    if not payload:
-        return None
-    message, data = r.decode_message(payload)
-    match message:
-        case r.Answer():
-            return AnswerCame(upper, message, data)
-        case r.FilterFrom():
-            return FilterToldFrom(upper, message)
-        case r.Pull() | r.AskFilter() | r.SayHold():
-            raise RemoteProtocolError(f"the core asks a {type(message).__name__} of a relay")
-        case _:
-            return RefusalCame(upper, message)

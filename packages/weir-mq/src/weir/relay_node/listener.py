@@ -154,11 +154,24 @@ class _Connection:
             request = decode_request(frame)
             if not self._greeted and not isinstance(request, m.Hello):
                 raise NoHello("say hello first")
-            reply = await self._requests.answer(request, room)
+            if isinstance(request, m.AskRelay):
+                reply = await self._serve_relay(request, room)
+            else:
+                reply = await self._requests.answer(request, room)
             self._greeted = self._greeted or isinstance(request, m.Hello)
         except WeirError as error:
             reply = refusal_of(error)
         await self._send(reply, frame.opcode, frame.correlation)
+
+    async def _serve_relay(self, request: m.AskRelay, room: AnswerRoom) -> m.Reply:
+        """Answer a relay. A pull waits without a place among the requests of its connection, for
+        each partition has one: what they may be together is bounded where they wait.
+        """
+        self._slots.release()
+        try:
+            return await self._requests.answer(request, room)
+        finally:
+            await self._slots.acquire()
 
     async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:
         async with self._sending:

@@ -12,7 +12,7 @@ import msgspec
 
 from weir.model.limits import KIB, MIB
 from weir.relay.lower import Me
-from weir.relay.messages import AskFilter, Mark, Pull, SayHold
+from weir.relay.messages import Mark, Pull
 from weir.relay.partition import RelayPartition, Settings
 from weir.relay.ports import (
     Alarm,
@@ -23,8 +23,10 @@ from weir.relay.ports import (
     Event,
     InterestSet,
     Moved,
+    ReadPortion,
     ReclaimBelow,
     RetentionSet,
+    SendToChild,
     SendToUpper,
     Synced,
     Ticked,
@@ -34,7 +36,9 @@ from weir.relay.ports import (
 )
 from weir.relay.rows import StoredBatches, Tags
 from weir.relay.state import RelayState
+from weir.relay_node.children import ChildLinks
 from weir.relay_node.store import RelayStore
+from weir.relay_node.uppers import Asked
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +46,18 @@ log = logging.getLogger(__name__)
 CREDIT_BYTES = 64 * MIB
 _CREDIT_LEAST = 64 * KIB
 _CREDIT_MOST = 4 * MIB
-#: Pulls are numbered from the time of the start on, so that none is used twice.
-Asked = Pull | AskFilter | SayHold
 
 
 @dataclass(slots=True)
 class Held:
-    """A partition, and what readers are told beside its messages: the core's end as of its last
-    answer, and the newest mark.
+    """A partition, and what readers are told beside its messages: the core's end as far as upper
+    nodes said it, and the newest mark.
     """
 
     machine: RelayPartition
     head: int = 0
     mark: Mark | None = None
-    #: How many answers came since the start.
+    #: How many answers of the core came since the start.
     answers: int = 0
     #: Since when, in seconds, the disk has not given what readers ask for; 0 while it does.
     unread_since: float = 0.0
@@ -78,30 +80,39 @@ class Held:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of an event: what to send to the core, and whether the topic is gone or readers
-    have something new.
+    """What came of an event: what to send to upper nodes, and to do for relays below, and whether
+    the topic is gone or readers have something new.
     """
 
-    sends: list[Asked] = field(default_factory=list)
+    sends: list[SendToUpper] = field(default_factory=list)
+    children: list[SendToChild | ReadPortion] = field(default_factory=list)
     is_over: bool = False
     moved: bool = False
 
 
 class RelayPartitions:
-    """All partitions that this node relays, by the number of their group."""
+    """All partitions that this node relays, by the number of their group, and the relays below that
+    wait for something of them.
+    """
 
-    def __init__(self, store: RelayStore, me: Me, core: UpperNode, now_ms: int) -> None:
-        """Go on with what the store holds; nothing is pulled before `open`."""
+    def __init__(
+        self, store: RelayStore, me: Me, uppers: tuple[UpperNode, ...], now_ms: int
+    ) -> None:
+        """Go on with what the store holds; nothing is pulled before `open`. The core is the last
+        one of `uppers`.
+        """
         self._store = store
         self._me = me
-        self._core = core
+        self._uppers = uppers
+        #: Pulls are numbered from the time of the start on, so that none is used twice.
         self._first_number = now_ms
         self.held: dict[int, Held] = {}
+        self.children = ChildLinks()
 
     def __iter__(self) -> Iterator[int]:
         return iter(list(self.held))
 
-    def open(self, group: int, tags: Tags, now_ms: int) -> list[Asked]:
+    def open(self, group: int, tags: Tags, now_ms: int) -> list[SendToUpper]:
         """Begin to pull a partition, unless that is under way; return what to send."""
         if group in self.held:
             return []
@@ -109,8 +120,8 @@ class RelayPartitions:
         settings = Settings(self._me._replace(group=group), first_number=self._first_number)
         machine = RelayPartition(settings, state, StoredBatches(), now_ms)
         self.held[group] = Held(machine)
-        sends: list[Asked] = []
-        for event in (ChildrenSet(frozenset()), UppersSet((self._core,)), InterestSet(tags)):
+        sends: list[SendToUpper] = []
+        for event in (ChildrenSet(frozenset()), UppersSet(self._uppers), InterestSet(tags)):
             sends += self.handle(group, event, now_ms).sends
         return sends
 
@@ -124,16 +135,21 @@ class RelayPartitions:
         held, outcome = self.held[group], Outcome()
         effects: list[Effect] = []
         if isinstance(event, AnswerCame):
-            held.head = event.answer.head
-            held.answers += 1
-            # What the core keeps is kept here.
+            if event.upper.is_core:
+                held.head = event.answer.head
+                held.answers += 1
+            held.head = max(held.head, event.answer.head)
+            # What the upper node keeps is kept here.
             effects += held.machine.handle(RetentionSet(event.answer.log_start), now_ms)
         for effect in effects + held.machine.handle(event, now_ms):
             match effect:
                 case AppendEntry():
                     self._store.append(group, effect)
-                case SendToUpper(_, message):
-                    outcome.sends.append(self._told(held.state, message))
+                case SendToUpper(upper, message):
+                    told = self._told(message)
+                    outcome.sends.append(SendToUpper(upper, told))
+                case SendToChild() | ReadPortion():
+                    outcome.children.append(effect)
                 case Moved():
                     self._moved(held, effect)
                     outcome.moved = True
@@ -143,35 +159,29 @@ class RelayPartitions:
                     log.warning("%s: group %d: %s", kind, group, text)
                 case TopicEnded():
                     outcome.is_over = True
-                case _:  # nobody pulls from this node
-                    raise AssertionError(f"{effect} in a relay without children")
         return outcome
 
     def _moved(self, held: Held, moved: Moved) -> None:
         if moved.cut_at >= 0:
-            held.mark = None
+            held.mark, held.head = None, 0
         for mark in moved.marks:
             held.mark = mark
 
-    def _told(self, state: RelayState, message: Asked) -> Asked:
-        """Return what the core is told: with this partition's share of the credit, and that all
-        from the start of the log on is needed again if the folder is lost. Readers may ask for it.
-        """
-        if isinstance(message, AskFilter):
+    def _told(self, message: Asked) -> Asked:
+        """Return what an upper node is told: a pull with this partition's share of the credit."""
+        if not isinstance(message, Pull):
             return message
-        if isinstance(message, SayHold):
-            return msgspec.structs.replace(message, durable_through=state.start)
         share = CREDIT_BYTES // max(len(self.held), 1)
         credit = min(max(share, _CREDIT_LEAST), _CREDIT_MOST, message.credit)
-        return msgspec.structs.replace(message, credit=credit, durable_through=state.start)
+        return msgspec.structs.replace(message, credit=credit)
 
-    def synced(self, tokens: tuple[object, ...], now_ms: int) -> list[Asked]:
+    def synced(self, tokens: tuple[object, ...], now_ms: int) -> list[SendToUpper]:
         """A flush is durable, which took entries (group, index); return what to send."""
         newest: dict[int, int] = {}
         for token in tokens:
             if isinstance(token, tuple):
                 newest[token[0]] = token[1]
-        sends: list[Asked] = []
+        sends: list[SendToUpper] = []
         for group, index in newest.items():
             if group in self.held:
                 sends += self.handle(group, Synced(index), now_ms).sends

@@ -5,6 +5,7 @@ core, and that it takes no writes.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
@@ -38,11 +39,22 @@ from weir.model.limits import (
 from weir.model.topic import split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.relay.messages import Mark
+from weir.relay.messages import Mark, Pull, SayHold, decode_question, encode_message
+from weir.relay.portion import Plan, Portion
+from weir.relay.ports import (
+    FilterAsked,
+    HoldSaid,
+    LinkClosed,
+    PortionRead,
+    PullCame,
+    SendToChild,
+)
 from weir.relay_node import reads
+from weir.relay_node.children import read_portion
 from weir.relay_node.host import RelayedTopic, RelayHost, wall_ms
 from weir.relay_node.partitions import Held
 
+log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 #: So many questions go to the core at once.
@@ -100,6 +112,8 @@ class RelayRequests:
             return await self._fetch(request, room)
         if isinstance(request, m.FetchChunks):
             return await self._fetch_chunks(request, room)
+        if isinstance(request, m.AskRelay):
+            return await self._tell_relay(request, room)
         handler = self._handlers.get(type(request))
         if handler is None:
             core = self._host.config.core
@@ -292,6 +306,54 @@ class RelayRequests:
                 break
             chunks += some
         return chunks
+
+    # -- relays below ------------------------------------------------------------------------
+
+    async def _tell_relay(self, request: m.AskRelay, room: AnswerRoom) -> m.Reply:
+        """Answer what a relay below asks, once there is something to tell."""
+        group, founded = request.address.group, self._host.founded
+        message = decode_question(request.message, group)
+        self._partition(request.address)
+        if message.system != founded.system:
+            raise WrongSystem(f"this is system {founded.system:x}", founded.system)
+        if (message.brokerset, message.node) == (founded.brokerset, founded.node):
+            raise BadRequest(
+                f"node {founded.node} of BrokerSet {founded.brokerset} is this relay: give the "
+                "relay below another --node, or it pulls from itself"
+            )
+        if isinstance(message, SayHold):
+            self._host.handle(group, HoldSaid(message))
+            return m.RelayTold(request.address)
+        link = self._host.partitions.children.open(message)
+        try:
+            if isinstance(message, Pull):
+                self._host.handle(group, PullCame(link.number, message))
+            else:
+                self._host.handle(group, FilterAsked(link.number, message))
+            while not isinstance(effect := await link.effects.get(), SendToChild):
+                if isinstance(effect, Refused):
+                    raise effect
+                await room.take()
+                portion = await self._portion(group, effect.plan)
+                self._host.handle(group, PortionRead(effect.ticket, portion))
+            self._host.partitions.children.close(link)
+            return m.RelayTold(request.address, encode_message(effect.message, effect.data))
+        finally:
+            if self._host.partitions.children.close(link):  # the relay below is gone
+                self._host.handle(group, LinkClosed(link.number))
+
+    async def _portion(self, group: int, plan: Plan) -> Portion | None:
+        """Return what a plan names; None where it cannot be read now."""
+        held = self._host.partitions.held.get(group)
+        if held is None:
+            return None
+        try:
+            return await read_portion(plan, held.state, self._host.disk)
+        except Damaged as error:
+            self._host.begin_anew(group, held, error)
+        except OSError as error:
+            log.debug("group %d is not read for a relay below: %s", group, error)
+        return None
 
     # -- the one order -----------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from weir.broker.runtime.reads import (
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
-from weir.errors import BadRequest, Refused, RemoteProtocolError, Unavailable
+from weir.errors import BadRequest, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.ids import Address
 from weir.model.limits import FETCH_BYTES_MAX
@@ -36,7 +36,6 @@ from weir.relay.messages import (
     Mark,
     Pull,
     SayHold,
-    decode_message,
     encode_message,
 )
 from weir.relay.portion import Plan, Portion, missing_chunks
@@ -244,7 +243,7 @@ class RelayPulls:
                 for child in [child for child, one in self._of_child.items() if one == link]:
                     del self._of_child[child]
                 self._outbox.reply(caller, RelayTold(address, encode_message(message, data)))
-            case ReadPortion(ticket, plan):
+            case ReadPortion(ticket, plan, _):
                 self._read(ticket, plan)
 
     # -- reading -----------------------------------------------------------------------------
@@ -293,23 +292,6 @@ class RelayPulls:
             self._do(PortionRead(ticket, portion))
 
         self._reads.start(reading, read)
-
-
-def message_of(request: AskRelay) -> Pull | AskFilter | SayHold:
-    """Return what a relay asks. Raises `BadRequest` for what no relay may ask, or what is about
-    another partition than the one in the address.
-    """
-    try:
-        message, data = decode_message(request.message)
-    except RemoteProtocolError as error:
-        raise BadRequest(str(error)) from None
-    if not isinstance(message, Pull | AskFilter | SayHold) or len(data):
-        raise BadRequest(f"a relay asks no {type(message).__name__}: it is what relays are told")
-    if message.group != request.address.group:
-        raise BadRequest(
-            f"a message about group {message.group} was sent to group {request.address.group}"
-        )
-    return message
 
 
 def _pieces(

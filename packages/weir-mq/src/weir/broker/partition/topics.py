@@ -12,7 +12,6 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.fetches import ChunkReads, check_replica, positions_of
 from weir.broker.partition.partition import Partition
-from weir.broker.partition.relay_pulls import message_of
 from weir.broker.produce.appender import Appender
 from weir.broker.produce.batcher import DeviceBatch
 from weir.broker.records.entries import ControlRecord
@@ -38,7 +37,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.declaration import ControlReply, Request
 from weir.protocol.client.order import Decide, Prepare
 from weir.protocol.client.sinks import ForgetSink, ListSinks, Sink, SinkList, Stage
-from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold
+from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold, decode_question
 
 _SINKS_PER_PAGE = 500
 
@@ -306,7 +305,7 @@ def _stage(partition: Partition, caller: Caller, request: Stage) -> None:
 def _ask_relay(partition: Partition, caller: Caller, request: m.AskRelay) -> None:
     group, context = partition.group.id, partition.context
     leading = partition.led()
-    message = message_of(request)
+    message = decode_question(request.message, group)
     context.topics.check_relay(group, message)
     context.outbox.touches(caller.session, group)
     partition.begin_waiting()

@@ -1,0 +1,129 @@
+"""The relays above this one: connections to them, and what becomes of what is asked there.
+
+Each is one process at one address, which serves all that it has by one connection. What fails is
+told to the partition's machine as `Overloaded`: it asks the next upper node then, at last the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from random import Random
+
+from weir.client.connection.network_client import NetworkClient
+from weir.client.core.retries import Backoff
+from weir.errors import RemoteProtocolError, WeirError
+from weir.model.ids import Address
+from weir.protocol.client import messages as m
+from weir.relay import messages as r
+from weir.relay.ports import AnswerCame, Event, FilterToldFrom, RefusalCame, UpperNode
+
+log = logging.getLogger(__name__)
+
+#: What a relay asks.
+Asked = r.Pull | r.AskFilter | r.SayHold
+Hosts = tuple[tuple[str, int], ...]
+#: A pull that is not answered fails before the machine gives it up (5 s).
+PULL_WAIT = 1.0
+REQUEST_TIMEOUT = 3.0
+RETRY = Backoff(first=0.05, most=2.0)
+RETRY_MS, REFUSED_MS = 300, 2_000
+_AGAIN = 2.0
+
+
+class UpperRelay:
+    """A relay that this one pulls from."""
+
+    def __init__(self, hosts: Hosts, number: int, system: int) -> None:
+        """Pull from a relay of a system; `number` tells it from others to the machines here."""
+        self.hosts = hosts
+        self.upper = UpperNode(0, number, False)
+        self._system = system
+        self._network: NetworkClient | None = None
+
+    def __str__(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+    async def keep(self) -> None:
+        """Keep a connection to it, until this is cancelled."""
+        tries = 0
+        try:
+            while True:
+                if self._network is None:
+                    tries += 1
+                    await self._reach(tries)
+                elif self._network.error is not None:  # it will never answer by these again
+                    await self._leave()
+                await asyncio.sleep(_AGAIN)
+        finally:
+            await self._leave()
+
+    async def _reach(self, tries: int) -> None:
+        network = NetworkClient(
+            list(self.hosts), name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
+            random=Random(),
+        )  # fmt: skip
+        level = logging.WARNING if tries == 1 else logging.DEBUG
+        try:
+            await network.start()
+        except WeirError as error:
+            log.log(level, "the upper relay at %s is not reached: %s", self, error)
+            return
+        self._network = network
+        welcome = network.welcome
+        if welcome is None or welcome.system != self._system:
+            log.log(level, "the upper relay at %s is of another system: nothing is asked", self)
+            await self._leave()
+
+    async def _leave(self) -> None:
+        network, self._network = self._network, None
+        if network is not None:
+            await network.close()
+
+    async def answer_to(self, message: Asked) -> Event | None:
+        """Return what came of a message; None if that is nothing."""
+        group = message.group
+        network = self._network
+        if network is None or not network.is_up or network.welcome is None:
+            await asyncio.sleep(0)  # whoever asks goes on first
+            return self._refused(message, RETRY_MS)
+        address = Address(0, 0, group, network.welcome.node)
+        request = m.AskRelay(address, b"".join(r.encode_message(message)))
+        try:
+            told = await network.request(request, m.RelayTold, wait=PULL_WAIT, again=False)
+            return event_of(b"".join(told.message), self.upper)
+        except (RemoteProtocolError, TypeError) as error:
+            log.warning("the upper relay at %s sent what makes no sense: %s", self, error)
+        except WeirError as error:
+            log.debug("group %d: the upper relay at %s: %s", group, self, error)
+            if getattr(error, "retryable", True):
+                return self._refused(message, RETRY_MS)
+        return self._refused(message, REFUSED_MS)
+
+    def _refused(self, message: Asked, pause_ms: int) -> Event | None:
+        if not isinstance(message, r.Pull):
+            return None
+        return RefusalCame(self.upper, r.Overloaded(message.group, message.number, pause_ms))
+
+
+def uppers_of(hosts: Sequence[Hosts], system: int, first: int) -> dict[UpperNode, UpperRelay]:
+    """Return the relays at some addresses, the preferred one first, numbered from `first` on."""
+    found = [UpperRelay(one, number, system) for number, one in enumerate(hosts, first)]
+    return {one.upper: one for one in found}
+
+
+def event_of(payload: bytes, upper: UpperNode) -> Event | None:
+    """Return what an upper node says; None if it says nothing. Raises `RemoteProtocolError`."""
+    if not payload:
+        return None
+    message, data = r.decode_message(payload)
+    match message:
+        case r.Answer():
+            return AnswerCame(upper, message, data)
+        case r.FilterFrom():
+            return FilterToldFrom(upper, message)
+        case r.Pull() | r.AskFilter() | r.SayHold():
+            raise RemoteProtocolError(f"an upper node asks a {type(message).__name__} of a relay")
+        case _:
+            return RefusalCame(upper, message)
