@@ -25,6 +25,7 @@ from weir_toc.endpoint.events import Service
 from weir_toc.errors import InvalidScattering, Refused, TocError, first_error
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
+from weir_toc.hosts.udp import OpenSocket, UdpSocket
 
 #: A receiver by its name or its id, and what it is sent.
 Part = tuple[str | int, bytes]
@@ -80,14 +81,16 @@ def event_of(event: ProgramEvent) -> Event:
 class ProcessThread:
     """A thread with the loop in which the process runs; calls reach it from any other thread."""
 
-    def __init__(self, url: str, name: str, rack: int | None) -> None:
+    def __init__(
+        self, url: str, name: str, rack: int | None, open_socket: OpenSocket = UdpSocket
+    ) -> None:
         addresses = addresses_of(url)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         #: Whether calls find nobody any more: the loop is about to close, or is closed.
         self._is_over = False
         self._lock = threading.Lock()
-        self.process = Process(addresses, name, rack)
+        self.process = Process(addresses, name, rack, open_socket)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
 
@@ -211,8 +214,15 @@ class EventStream:
 class Member:
     """A process of the network; see `join`."""
 
-    def __init__(self, url: str, name: str, rack: int | None, timeout: float) -> None:
-        self._arguments = url, name, rack
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        rack: int | None,
+        timeout: float,
+        open_socket: OpenSocket = UdpSocket,
+    ) -> None:
+        self._arguments = url, name, rack, open_socket
         self._timeout = timeout
         self._thread: ProcessThread | None = None
         self.name = name

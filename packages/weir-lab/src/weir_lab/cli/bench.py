@@ -21,6 +21,7 @@ from weir_lab.cli.bench_runs import (
     stop_as_by_ctrl_c,
     usage,
 )
+from weir_lab.cli.bench_toc import app as toc_app
 
 if TYPE_CHECKING:
     from weir_lab.bench.timeliness import Result
@@ -33,6 +34,9 @@ app = typer.Typer(
 
 for verb in (throughput, burst, latency, order, handlers, spark, compare):
     app.command()(verb)
+
+
+app.add_typer(toc_app)
 
 
 @app.callback(invoke_without_command=True)

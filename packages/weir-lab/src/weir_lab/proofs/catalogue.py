@@ -10,7 +10,7 @@ from __future__ import annotations
 from weir_lab.proofs.access import OF_ACCESS, OF_ACCESS_SEEDS, OF_HANDSHAKES, OF_LOGINS
 from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
 from weir_lab.proofs.handlers import OF_DORMITORIES, OF_HANDLERS
-from weir_lab.proofs.order import OF_ORDER
+from weir_lab.proofs.order import OF_ORDER, OF_PACKETS
 from weir_lab.proofs.sets import OF_MACHINES, OF_SETS
 from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_WORLDS
 
@@ -411,6 +411,7 @@ SURVIVED = (
 _FIGURES = (
     *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS, *OF_DORMITORIES),
     *(*SURVIVED, *OF_MACHINES, *OF_FIRST_WORLDS, *OF_ACCESS, *OF_HANDSHAKES, *OF_LOGINS),
+    *OF_PACKETS,
 )
 #: What `make proof` measures.
 FIGURES: dict[str, Proof] = {proof.name: proof for proof in _FIGURES}

@@ -96,3 +96,26 @@ OF_ORDER = (
         Goal("out of order", "=", 0),
     ),
 )
+
+OF_PACKETS = (
+    bench(
+        "toc-conformance",
+        "8 processes of weir-toc exchange both services for 60 s, without loss and with 1 %, at "
+        "each place of aggregation; every message is checked",
+        "toc conformance",
+        {
+            "messages": Figure("messages"),
+            "violations": Figure("violations"),
+            "false removals": Figure("false_removals"),
+            "late": Figure("late"),
+            "NAK": Figure("nak"),
+            "places passed": Figure("passed"),
+            "places missing": Figure("missing"),
+        },
+        # One that exchanges nothing says nothing.
+        Goal("messages", "≥", 100_000),
+        Goal("violations", "=", 0),
+        Goal("false removals", "=", 0),
+        Goal("places passed", "=", 3),
+    ),
+)

@@ -25,7 +25,7 @@ from weir_toc.errors import ControlError, PacketError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Frame, number_in
-from weir_toc.hosts.udp import Address, UdpSocket
+from weir_toc.hosts.udp import Address, OpenSocket, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.topology import Topology, rack_of
 
@@ -45,12 +45,13 @@ class Aggregator:
         switch: int,
         listen: Address,
         advertise: Address | None = None,
+        open_socket: OpenSocket = UdpSocket,
     ) -> None:
         """Take packets at `listen`. Processes and other switches send them to `advertise`, which is
         the same address if it is None; its port 0 stands for the port of `listen`.
         """
         self.switch = switch
-        self.socket = UdpSocket(listen)
+        self.socket = open_socket(listen, None)
         host, port = advertise or self.socket.address
         #: Where others reach this switch, as the controller tells them.
         self.advertised: Address = (host, port or self.socket.address[1])

@@ -30,7 +30,7 @@ from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Address, Frame, number_in, text_in
-from weir_toc.hosts.udp import UdpSocket
+from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.node import SILENT_INTERVALS
 
 #: What a program is given at once, and how many failures of sends it may leave unread.
@@ -65,6 +65,13 @@ class Settling:
         #: Failed processes with which nothing is under way, and failures that are not answered.
         self._settled: set[int] = set()
         self._due: dict[int, frozenset[int]] = {}
+        #: What the controller commanded before this process was admitted.
+        self.held: list[Fail] = []
+
+    def release(self) -> list[Fail]:
+        """Return what was held, once."""
+        held, self.held = self.held, []
+        return held
 
     def begin(self, failure: int, processes: Iterable[int]) -> list[int]:
         """Note a failure; return the failures to answer now."""
@@ -86,7 +93,13 @@ class Settling:
 class Process:
     """A process that has joined, or is joining."""
 
-    def __init__(self, controller: Sequence[Address], name: str, rack: int | None) -> None:
+    def __init__(
+        self,
+        controller: Sequence[Address],
+        name: str,
+        rack: int | None,
+        open_socket: OpenSocket = UdpSocket,
+    ) -> None:
         self.name = name
         self.link = ControlLink(controller, {"op": "hello", "kind": "guest"})
         #: Processes that have joined, by name.
@@ -94,6 +107,7 @@ class Process:
         #: Why the controller has given no id yet, as it said last.
         self.refused = ""
         self._rack = rack
+        self._open_socket = open_socket
         self._endpoint: Endpoint | None = None
         self._socket: UdpSocket | None = None
         self._streams = {service: Stream() for service in Service}
@@ -101,7 +115,6 @@ class Process:
         self._named = asyncio.Event()
         self._admitted = asyncio.Event()
         self._sends: dict[int, asyncio.Future[int]] = {}
-        self._commands: list[Fail] = []
         self._settling = Settling()
         self._alarm = Alarm(self.link, self._tick)
         #: Why nothing goes on; None while it does.
@@ -145,7 +158,7 @@ class Process:
         self.link.hello = {"op": "hello", "kind": "node", **hello}
         remote = text_in(answer, "host"), number_in(answer, "port")
         local = "::" if ":" in remote[0] else "0.0.0.0"
-        self._socket = UdpSocket((local, 0), remote)
+        self._socket = self._open_socket((local, 0), remote)
         config = EndpointConfig(interval=interval, program_takes=True)
         self._endpoint = Endpoint(process, 1, self.link.now(), config)
         await self.link.request({"op": "attach", **hello})
@@ -283,8 +296,7 @@ class Process:
             self._answer(self._settling.settle(event.process))
         elif isinstance(event, Admitted):
             self._admitted.set()
-            held, self._commands = self._commands, []
-            for command in held:
+            for command in self._settling.release():
                 self._fail(command)
         elif isinstance(event, Excluded):
             self._excluded()
@@ -309,7 +321,7 @@ class Process:
                     self._fail(command)
                     self._after()
                 else:
-                    self._commands.append(command)
+                    self._settling.held.append(command)
 
     def _fail(self, command: Fail) -> None:
         assert self._endpoint is not None

@@ -11,13 +11,14 @@ import contextlib
 import errno
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weir_toc.packet import PACKET_BYTES_MAX
 
 Address = tuple[str, int]
 Datagram = tuple[bytes, Address]
+Loses = Callable[[], bool]
 
 #: So many packets are read before anything else happens.
 BURST_PACKETS = 512
@@ -36,17 +37,25 @@ class SocketCounters:
     unsent: int = 0
     #: Calls that sent several packets.
     batches: int = 0
+    #: Packets that were lost on purpose.
+    lost: int = 0
 
 
 class UdpSocket:
     """A bound socket that never blocks."""
 
-    def __init__(self, local: Address, remote: Address | None = None) -> None:
-        """With a `remote` address nothing is read from any other one."""
+    def __init__(
+        self, local: Address, remote: Address | None = None, loses: Loses | None = None
+    ) -> None:
+        """With a `remote` address nothing is read from any other one.
+
+        `loses` is asked for each packet to send whether it is lost: a benchmark wants some to be.
+        """
         family = socket.getaddrinfo(*local, type=socket.SOCK_DGRAM)[0][0]
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
         self.counters = SocketCounters()
         self._segments = True
+        self._loses = loses
         try:
             self.socket.setblocking(False)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -90,7 +99,7 @@ class UdpSocket:
         run: list[bytes | bytearray] = []
         to: Address | None = None
         size = total = 0
-        for data, address in packets:
+        for data, address in self._kept(packets) if self._loses else packets:
             is_full = len(run) >= _SEGMENTS_MAX or total + len(data) > _SEGMENTS_BYTES_MAX
             # Only the last packet of a run may be shorter.
             if run and (address != to or is_full or len(data) > size or len(run[-1]) < size):
@@ -102,6 +111,16 @@ class UdpSocket:
             total += len(data)
         if run:
             self._send_run(run, to)
+
+    def _kept(
+        self, packets: Iterable[tuple[bytes | bytearray, Address]]
+    ) -> Iterator[tuple[bytes | bytearray, Address]]:
+        """Yield the packets that are not lost on purpose."""
+        for one in packets:
+            if self._loses is not None and self._loses():
+                self.counters.lost += 1
+            else:
+                yield one
 
     def _send_run(self, run: list[bytes | bytearray], to: Address | None) -> None:
         target = None if self.is_connected else to
@@ -132,6 +151,10 @@ class UdpSocket:
             except OSError:
                 break
         self.counters.unsent += 1
+
+
+#: How a host opens its socket; a test or benchmark gives one that loses packets.
+OpenSocket = Callable[[Address, Address | None], UdpSocket]
 
 
 def address_of(text: str) -> Address:

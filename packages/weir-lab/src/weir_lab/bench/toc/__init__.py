@@ -1,0 +1,1 @@
+"""Benchmarks of weir-toc: real processes that exchange packets on loopback."""

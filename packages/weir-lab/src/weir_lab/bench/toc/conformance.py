@@ -1,0 +1,180 @@
+"""All guarantees of both services, on every message of real processes, at each place for barriers.
+
+The network is a tree. Processes send scatterings of both services to some of all processes at
+random, and write down what they send and what they are given. A share of all packets, also of
+those that aggregators send, is lost. Then the logs are compared.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.toc.accounts import Account, lines_of, violations
+from weir_lab.bench.toc.conformance_worker import Orders
+from weir_lab.bench.toc.crew import Crew, Shape, crew
+
+#: Where barriers can be aggregated, and why a place has no runs.
+PLACES = {
+    "host-representative": "",
+    "switch-processor": "weir-toc has no switch processor yet",
+    "programmable-switch": "weir-toc has no program for switches yet",
+}
+_EXAMPLES_MAX = 20
+Progress = Callable[[int], None]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """So many processes on a tree of switches, for so long at each share of lost packets."""
+
+    processes: int = 8
+    seconds: float = 60.0
+    losses: tuple[float, ...] = (0.0, 0.01)
+    #: Scatterings a second, of each process and service.
+    pace: float = 20.0
+    interval_ms: float = 5.0
+    racks: int = 4
+    spines: int = 2
+    cores: int = 1
+    members: int = 3
+    seed: int = 1
+    folder: str | None = None
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_bounds(
+            processes=(self.processes, 2, 100), racks=(self.racks, 1, 100),
+            members=(self.members, 1, 7),
+        )  # fmt: skip
+        if not self.losses or not all(0 <= one <= 0.5 for one in self.losses):
+            raise ValueError("losses: shares of 0 to 0.5 are possible")
+        if self.seconds <= 0 or not 0 < self.pace <= 10_000 or not 0.1 <= self.interval_ms <= 1_000:
+            raise ValueError("seconds and pace must be above 0, the interval 0.1 to 1000 ms")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What came out at one share of lost packets."""
+
+    loss: float
+    seconds: float
+    #: Scatterings and messages of both services.
+    scatterings: int
+    messages: int
+    violations: int
+    #: Processes that were taken for dead, and none was.
+    false_removals: int
+    #: Best effort packets that came below a barrier already used, and the answers to them.
+    late: int
+    nak: int
+    #: Best effort parts of which their sender was told that they are missing.
+    told: int
+    resent: int
+    examples: list[str]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was broken."""
+        return not self.violations and not self.false_removals
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The runs at one place of aggregation, or why there are none."""
+
+    name: str
+    runs: list[Run]
+    missing: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran, and nothing was broken."""
+        return bool(self.runs) and all(run.clean for run in self.runs)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """All places; the sums are over those that ran."""
+
+    places: list[Place]
+    passed: int
+    missing: int
+    messages: int
+    violations: int
+    false_removals: int
+    late: int
+    nak: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was broken where something ran."""
+        return not self.violations and not self.false_removals
+
+
+def measure(settings: Settings, progress: Progress = lambda _: None) -> Result:
+    """Run each place that exists at each loss."""
+    places = []
+    done = 0
+    for name, missing in PLACES.items():
+        runs = []
+        for loss in () if missing else settings.losses:
+            runs.append(_run(settings, loss))
+            done += 1
+            progress(done)
+        places.append(Place(name, runs, missing))
+    all_runs = [run for place in places for run in place.runs]
+    return Result(
+        places,
+        sum(place.passed for place in places),
+        sum(bool(place.missing) for place in places),
+        *(sum(getattr(run, key) for run in all_runs)
+          for key in ("messages", "violations", "false_removals", "late", "nak")),
+    )  # fmt: skip
+
+
+def _run(settings: Settings, loss: float) -> Run:
+    shape = Shape(settings.racks, settings.spines, settings.cores, settings.members,
+                  settings.interval_ms)  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-toc-", dir=settings.folder) as folder,
+        crew(Path(folder), shape) as made,
+    ):
+        made.start_network(loss, settings.seed)
+        return _exchange(made, settings, loss)
+
+
+def _exchange(made: Crew, settings: Settings, loss: float) -> Run:
+    names = [f"p{number}" for number in range(settings.processes)]
+    for number, name in enumerate(names):
+        orders = Orders(
+            made.url, name, number % settings.racks, names, settings.seconds, settings.pace,
+            settings.interval_ms, loss, settings.seed * 1_000 + 500 + number,
+            str(made.folder / f"{name}.log"),
+        )  # fmt: skip
+        made.start(name, "-m", "weir_lab.bench.toc.conformance_worker",
+                   msgspec.json.encode(orders).decode())  # fmt: skip
+    ids = {name: made.wait_for(name, "ready")[1] for name in names}
+    begun = time.monotonic()
+    for name in names:
+        made.tell(name)
+    told = [made.wait_for(name, "done", settings.seconds)[1] for name in names]
+    seconds = time.monotonic() - begun
+    accounts = {
+        id: Account.read(id, lines_of(str(made.folder / f"{name}.log"))) for name, id in ids.items()
+    }
+    found = violations(accounts, {id for id, one in zip(ids.values(), told, strict=True)
+                                  if one["fenced"]})  # fmt: skip
+    return Run(
+        loss, round(seconds, 1),
+        sum(len(one.sent) for one in accounts.values()),
+        sum(one.messages for one in accounts.values()),
+        len(found),
+        sum(one["fenced"] + one["failed"] for one in told),
+        sum(one["late"] for one in told),
+        sum(one["naks"] for one in told),
+        sum(len(to) for one in accounts.values() for to in one.lost.values()),
+        sum(one["resent"] for one in told),
+        found[:_EXAMPLES_MAX],
+    )  # fmt: skip

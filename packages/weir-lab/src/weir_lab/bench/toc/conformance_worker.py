@@ -1,0 +1,178 @@
+"""One process of the conformance run, which writes down all that it sends and is given.
+
+`conformance_worker.py SETTINGS`, a JSON object of `Orders`. Its log has a JSON array a line, in the
+order in which things happened to the program:
+
+    ["call", number]                             a scattering is about to be sent
+    ["sent", service, number, stamp, {process: crc, ...}]
+    ["refused", service, number]                 it never left
+    ["got", service, stamp, source, crc]
+    ["lost", service, stamp, to, reason]         SendFailed
+    ["failed", process, stamp]                   ProcessFailed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from typing import IO
+from zlib import crc32
+
+import msgspec
+
+from weir_lab.bench.toc.lossy import opener
+from weir_toc import Fenced, Member, Message, NotSent, SendFailed
+from weir_toc.endpoint.events import Service
+from weir_toc.errors import SendBufferFull
+from weir_toc.member import EventStream
+
+#: Sizes of payloads: empty, of one packet, and of several.
+SIZES = (0, 1, 64, 64, 64, 1_400, 1_401, 6_000)
+#: What begins the payloads that end a run.
+_END, _MARK = b"end", b"mark"
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What one process does."""
+
+    url: str
+    name: str
+    rack: int
+    names: list[str]
+    seconds: float
+    #: Scatterings a second of each service.
+    pace: float
+    interval_ms: float
+    loss: float
+    seed: int
+    log: str
+
+
+class Worker:
+    """Sends both services and takes what comes."""
+
+    def __init__(self, me: Member, orders: Orders, log: IO[str]) -> None:
+        self.me = me
+        self.orders = orders
+        self.ids = [me.names[one] for one in orders.names]
+        self.failed: set[int] = set()
+        self._log = log
+        self._random = random.Random(orders.seed)
+        self._number = 0
+        self._ended: set[int] = set()
+        self._all_ended = asyncio.Event()
+        self._marked = asyncio.Event()
+
+    def note(self, *facts: object) -> None:
+        """Write a line."""
+        self._log.write(json.dumps(facts) + "\n")
+
+    async def take(self, stream: EventStream, service: Service) -> None:
+        """Note all events of a service."""
+        async for event in stream:
+            if isinstance(event, Message):
+                body = event.payload
+                self.note("got", service.value, event.stamp, event.source, crc32(body))
+                if body == _END:
+                    self._end(event.source)
+                elif body == _MARK:
+                    self._marked.set()
+            elif isinstance(event, SendFailed):
+                self.note("lost", service.value, event.stamp, event.to, event.reason)
+            else:
+                self.failed.add(event.process)
+                self.note("failed", event.process, event.stamp)
+                self._end(event.process)
+
+    def _end(self, process: int) -> None:
+        self._ended.add(process)
+        if self._ended.issuperset(self.ids):
+            self._all_ended.set()
+
+    async def send(self, service: Service, parts: list[tuple[str | int, bytes]]) -> bool:
+        """Send one scattering and note it; return whether it left."""
+        self._number += 1
+        number = self._number
+        self.note("call", number)
+        call = self.me.send if service is Service.BEST_EFFORT else self.me.send_reliable
+        try:
+            stamp = await call(parts)
+        except (NotSent, SendBufferFull):
+            self.note("refused", service.value, number)
+            return False
+        crcs = {to: crc32(body) for to, body in parts}
+        self.note("sent", service.value, number, stamp, crcs)
+        return True
+
+    async def load(self, service: Service) -> None:
+        """Send at a pace, to some processes each time."""
+        loop = asyncio.get_running_loop()
+        begin = due = loop.time()
+        while due < begin + self.orders.seconds:
+            count = self._random.randint(1, len(self.ids))
+            to = self._random.sample(self.ids, count)
+            size = self._random.choice(SIZES)
+            await self.send(service, [(one, self._random.randbytes(size)) for one in to])
+            due += self._random.uniform(0, 2 / self.orders.pace)
+            await asyncio.sleep(due - loop.time())
+
+    async def run(self) -> None:
+        """Do all of it. Raises a group of `Fenced` if this process is taken for dead."""
+        async with asyncio.TaskGroup() as tasks:
+            takers = [tasks.create_task(self.take(self.me.best_effort, Service.BEST_EFFORT)),
+                      tasks.create_task(self.take(self.me.reliable, Service.RELIABLE))]  # fmt: skip
+            async with asyncio.TaskGroup() as loads:
+                for service in Service:
+                    loads.create_task(self.load(service))
+            await self.settle()
+            for taker in takers:
+                taker.cancel()
+
+    async def settle(self) -> None:
+        """Wait until all that anybody has sent to this process is here."""
+        await self.me.drain(60.0)
+        while not await self.send(
+            Service.RELIABLE, [(one, _END) for one in self.ids if one not in self.failed]
+        ):
+            await asyncio.sleep(0.01)  # a receiver has failed, and its failure is not read yet
+        await self._all_ended.wait()
+        # All others have the ACKs of what they sent here. A message to itself comes behind that.
+        while not self._marked.is_set():
+            await self.send(Service.BEST_EFFORT, [(self.me.process, _MARK)])
+            try:
+                async with asyncio.timeout(0.03 * self.orders.interval_ms):
+                    await self._marked.wait()
+            except TimeoutError:
+                continue
+
+
+def say(*facts: object) -> None:
+    """Tell the bench."""
+    print(json.dumps(facts), flush=True)
+
+
+async def main(orders: Orders) -> None:
+    """Join, exchange messages, settle, and wait for the end of standard input."""
+    loop = asyncio.get_running_loop()
+    member = Member(
+        orders.url, orders.name, orders.rack, 120.0, opener(orders.loss, orders.seed)
+    )  # fmt: skip
+    async with member as me:
+        await me.wait_for(*orders.names)
+        say("ready", me.process)
+        await loop.run_in_executor(None, sys.stdin.readline)
+        fenced = 0
+        with open(orders.log, "w", encoding="utf-8") as log:
+            worker = Worker(me, orders, log)
+            try:
+                await worker.run()
+            except* Fenced:
+                fenced = 1
+        say("done", {"fenced": fenced, "failed": len(worker.failed), **me.describe()})
+        await loop.run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Orders)))

@@ -1,0 +1,55 @@
+"""Benchmarks of packets in short forms: real processes, every message checked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weir.cli.main import main
+from weir_lab.bench.toc.conformance import PLACES
+from weir_lab.bench.toc.lossy import opener
+from weir_toc.hosts.udp import UdpSocket
+
+HERE = ("127.0.0.1", 0)
+
+
+def test_conformance_checks_every_message_and_names_the_places_that_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shape = "--processes 3 --racks 1 --spines 0 --cores 0"
+    words = f"{shape} --seconds 1 --losses 0.02 --interval-ms 100 --pace 30 --json"
+    code = main(["bench", "toc", "conformance", *words.split()])
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "weir.bench.toc.conformance/1"
+    assert found["violations"] == 0, found["places"][0]["runs"][0]["examples"]
+    assert code == (1 if found["false_removals"] else 0)
+    assert found["missing"] == sum(bool(why) for why in PLACES.values())
+    assert found["passed"] <= len(PLACES) - found["missing"]
+    for place in found["places"]:
+        assert bool(place["runs"]) != bool(place["missing"])
+    (run,) = found["places"][0]["runs"]
+    assert run["scatterings"] > 50
+    assert run["messages"] > 50
+    assert run["resent"] + run["told"] > 0
+
+
+def test_a_place_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--processes", "1"], ["--losses", "0.9"], ["--losses", "x"], ["--seconds", "0"]):
+        assert main(["bench", "toc", "conformance", *words]) == 2
+        assert capsys.readouterr().err.count("\n") < 12
+
+
+def test_a_seed_loses_the_same_packets_again() -> None:
+    def run(seed: int) -> list[bytes]:
+        receiver, sender = UdpSocket(HERE), opener(0.5, seed)(HERE, None)
+        for number in range(100):
+            sender.send([(b"%d" % number, receiver.address)])
+        found = [data for data, _ in receiver.read()]
+        assert len(found) + sender.counters.lost == 100
+        sender.close()
+        receiver.close()
+        return found
+
+    assert run(1) == run(1) != run(2)
+    assert opener(0, 1) is UdpSocket

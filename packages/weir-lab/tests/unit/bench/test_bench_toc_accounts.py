@@ -1,0 +1,97 @@
+"""Logs of processes, compared: each guarantee that one breaks is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from weir_lab.bench.toc.accounts import BEST_EFFORT, RELIABLE, Account, Line, violations
+
+Logs = dict[int, list[Line]]
+#: CRCs of what 1 sends to itself and to 2.
+_TO_1, _TO_2 = 11, 12
+
+
+def whole() -> Logs:
+    """1 sends a reliable scattering and one of best effort, whose part to 2 is lost."""
+    return {
+        1: [
+            ["call", 1], ["sent", RELIABLE, 1, 100, {"1": _TO_1, "2": _TO_2}],
+            ["call", 2], ["sent", BEST_EFFORT, 2, 101, {"1": _TO_1, "2": _TO_2}],
+            ["got", RELIABLE, 100, 1, _TO_1], ["got", BEST_EFFORT, 101, 1, _TO_1],
+            ["lost", BEST_EFFORT, 101, 2, "lost"],
+        ],
+        2: [
+            ["got", RELIABLE, 100, 1, _TO_2],
+            ["call", 1], ["sent", RELIABLE, 1, 105, {"2": 13}], ["got", RELIABLE, 105, 2, 13],
+        ],
+    }  # fmt: skip
+
+
+def judged(logs: Logs, removed: frozenset[int] = frozenset()) -> list[str]:
+    return violations({one: Account.read(one, log) for one, log in logs.items()}, removed)
+
+
+def test_a_whole_run_breaks_nothing() -> None:
+    assert judged(whole()) == []
+
+
+def _swap(logs: Logs) -> None:
+    logs[2].append(["got", RELIABLE, 104, 1, 0])
+
+
+def _twice(logs: Logs) -> None:
+    logs[2].append(logs[2][-1])
+
+
+def _changed(logs: Logs) -> None:
+    logs[2][0][-1] = 0
+
+
+def _invented(logs: Logs) -> None:
+    logs[2].append(["got", RELIABLE, 200, 1, 0])
+
+
+def _missing(logs: Logs) -> None:
+    del logs[2][0]
+
+
+def _untold(logs: Logs) -> None:
+    del logs[1][-1]
+
+
+def _recalled(logs: Logs) -> None:
+    logs[1].append(["lost", RELIABLE, 100, 2, "process failed"])
+
+
+def _not_causal(logs: Logs) -> None:
+    logs[2][2][3] = logs[2][3][2] = 100
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (_swap, "2: 2 was given (104, 1) behind (105, 2)"),
+        (_twice, "2: 2 was given (105, 2) behind (105, 2)"),
+        (_changed, "4: 2 was given another payload at 100 of 1"),
+        (_invented, "4: 2 was given 200 of 1, which was not sent"),
+        (_missing, "[2] did not get the reliable 100 of 1"),
+        (_untold, "1 was not told that [2] miss 101"),
+        (_recalled, "7: 1 was told that 100 failed, and it was delivered"),
+        (_not_causal, "3: 2 stamped 100 below what it had"),
+    ],
+)
+def test_what_is_broken_is_named(spoil: Callable[[Logs], None], says: str) -> None:
+    logs = whole()
+    spoil(logs)
+    assert says in judged(logs)
+
+
+def test_one_that_was_removed_misses_what_it_likes() -> None:
+    logs = whole()
+    logs[2] = []
+    assert judged(logs) != []
+    assert judged(logs, frozenset({2})) == []
+    logs[1] = [one for one in logs[1] if one[0] == "got"]  # it was excluded as it sent
+    assert judged(logs, frozenset({1, 2})) == []
