@@ -187,7 +187,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     **quotas.REQUESTS,
     **topologies.REQUESTS,
     **marks.REQUESTS,
-    w.Login: st.builds(w.Login, WORD, BODY),
+    w.Login: st.builds(w.Login, WORD, BODY, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
         w.ChangeUser,
@@ -320,7 +320,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     **quotas.REPLIES,
     **topologies.REPLIES,
     **marks.REPLIES,
-    w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
+    w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT, BODY)),
     w.AccessInfo: (
         opcode_of(w.DescribeAccess),
         st.builds(

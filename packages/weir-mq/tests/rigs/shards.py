@@ -52,6 +52,12 @@ def sessions_of(shard: Shard) -> dict[int, Any]:
     return cast("dict[int, Any]", cast(Any, shard)._services.sessions._by_number)
 
 
+def slowed_logins(shard: Shard) -> tuple[int, int]:
+    """Return how many logins wait for failures, and how many times of such are kept."""
+    logins = cast(Any, shard)._services.logins
+    return logins.slowed, len(logins._slowed._due)
+
+
 def unanswered(shard: Shard) -> dict[int, int]:
     """Return how many requests have no answer, by session."""
     return cast("dict[int, int]", cast(Any, shard)._runtime.outbox._open)

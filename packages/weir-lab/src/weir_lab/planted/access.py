@@ -9,6 +9,8 @@ from __future__ import annotations
 from weir_lab.planted.bug import Bug
 
 _UNIT = "packages/weir-mq/tests/unit"
+_TICKETS = f"{_UNIT}/access/test_login_tickets.py"
+_SLOWED = f"{_UNIT}/host/test_slowed_addresses.py"
 _SCRAM = f"{_UNIT}/access/test_scram.py"
 _TOKENS = f"{_UNIT}/access/test_tokens.py"
 _TOKEN_LOGINS = f"{_UNIT}/broker/access/test_token_logins.py"
@@ -77,9 +79,76 @@ OF_LOGINS = (
         "a-guesser-fills-the-line-of-a-user",
         "Attempts for a user wait in one line for each address.",
         "weir.broker.access.logins",
-        'return f"{user}\\0{session.origin}"',
-        "return user",
+        'line, wait = f"{user}\\0{session.origin}", self.failures.wait(user, now)',
+        "line, wait = user, self.failures.wait(user, now)",
         f"{_LOGINS}::test_who_guesses_keeps_nobody_out_but_its_own_address",
+    ),
+)
+
+OF_TICKETS = (
+    Bug(
+        "ticket-unchecked",
+        "Only a shard of the system makes tickets.",
+        "weir.access.login_tickets",
+        "is_good = genuine & (version == _VERSION) & (now < end) & bool(principal)",
+        "is_good = (version == _VERSION) & (now < end) & bool(principal)",
+        f"{_TICKETS}::test_each_byte_counts",
+    ),
+    Bug(
+        "ticket-never-ends",
+        "A ticket is good for a week.",
+        "weir.access.login_tickets",
+        "& (now < end) &",
+        "&",
+        f"{_TICKETS}::test_a_ticket_is_good_until_its_end",
+    ),
+    Bug(
+        "ticket-outlives-a-password",
+        "A ticket ends with the password that it came by.",
+        "weir.access.login_tickets",
+        "bound = _BOUND.pack(self._system, password_set)",
+        "bound = _BOUND.pack(self._system, 0)",
+        f"{_LOGINS}::test_a_ticket_ends_with_its_user_and_its_password",
+    ),
+    Bug(
+        "ticket-is-anybodys",
+        "A ticket is of one user.",
+        "weir.access.login_tickets",
+        "_LABEL + head + bound + principal.encode()",
+        "_LABEL + head + bound",
+        f"{_TICKETS}::test_a_ticket_is_of_one_system_user_and_password",
+    ),
+    Bug(
+        "ticket-of-every-system",
+        "A ticket is of one system.",
+        "weir.access.login_tickets",
+        "bound = _BOUND.pack(self._system, password_set)",
+        "bound = _BOUND.pack(0, password_set)",
+        f"{_TICKETS}::test_a_ticket_is_of_one_system_user_and_password",
+    ),
+    Bug(
+        "ticket-makes-guesses-free",
+        "Guesses by a ticket wait in the line of that ticket.",
+        "weir.broker.access.logins",
+        "self._lines.failed(attempt.line, now)",
+        'self._lines.failed(attempt.line.lstrip("\\0"), now)',
+        f"{_LOGINS}::test_guesses_by_a_ticket_wait_in_its_line",
+    ),
+    Bug(
+        "no-ticket-needed-at-a-slowed-address",
+        "From an address that is slowed down, a login without a ticket waits.",
+        "weir.host.strangers",
+        "return isinstance(request, Login) and bool(request.ticket)",
+        "return isinstance(request, Login)",
+        f"{_SLOWED}::test_all_others_wait",
+    ),
+    Bug(
+        "bad-ticket-keeps-its-connection",
+        "A ticket that is not good ends its connection.",
+        "weir.broker.access.logins",
+        "raise NotAuthenticated(_NO_TICKET)",
+        "raise BadRequest(_NO_TICKET)",
+        f"{_LOGINS}::test_a_ticket_that_is_not_good_says_nothing",
     ),
 )
 
@@ -343,6 +412,7 @@ OF_QUOTAS = (
 
 BUGS: tuple[Bug, ...] = (
     *OF_LOGINS,
+    *OF_TICKETS,
     *OF_TOKENS,
     *OF_RULES,
     *OF_DEVICES,

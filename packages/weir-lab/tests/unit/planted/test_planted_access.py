@@ -9,7 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weir_lab.planted.access import OF_DEVICES, OF_LOGINS, OF_QUOTAS, OF_RULES, OF_TOKENS
+from weir_lab.planted.access import (
+    OF_DEVICES,
+    OF_LOGINS,
+    OF_QUOTAS,
+    OF_RULES,
+    OF_TICKETS,
+    OF_TOKENS,
+)
 from weir_lab.planted.bug import Bug
 from weir_lab.planted.run import BUGS, Result
 from weir_lab.planted.sets import BUGS as OF_SETS
@@ -38,7 +45,7 @@ def test_each_bug_is_missed_by_a_test() -> None:
 def test_there_are_enough_of_each_kind() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
     assert len({bug.rule for bug in BUGS}) == len(BUGS)
-    for kind in (OF_LOGINS, OF_TOKENS, OF_RULES, OF_DEVICES, OF_TAGS):
+    for kind in (OF_LOGINS, OF_TICKETS, OF_TOKENS, OF_RULES, OF_DEVICES, OF_TAGS):
         assert len(kind) >= 5
     assert OF_QUOTAS
     assert OF_SETS

@@ -258,7 +258,7 @@ def _services(
     ends = SessionEnds(cluster.sessions, authorizer, time, trunks.cutoff)
     logins = Logins(
         topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer,
-        audit, registry.administration.fleets.vault,
+        audit, identity.system, registry.administration.fleets.vault,
     )  # fmt: skip
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
@@ -291,7 +291,7 @@ def _services(
     devices = _devices(runtime, topics, cluster, authorizer, meter)
     sessions = Sessions(
         cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer,
-        meter, ends,
+        meter, ends, logins,
     )  # fmt: skip
     return Services(
         orders,

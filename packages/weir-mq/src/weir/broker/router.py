@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from weir.broker.access.authorizer import Authorizer, revocation_of
+from weir.broker.access.logins import Logins
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, Certified, LetGo, Opened
@@ -388,18 +389,19 @@ class Requests:
 class Sessions:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_ends", "_meter",
-                 "_new_sessions", "_outbox", "_requests", "_time", "_topics",
+    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_ends",
+                 "_logins", "_meter", "_new_sessions", "_outbox", "_requests", "_time", "_topics",
                  "_trunks")  # fmt: skip
 
     def __init__(
         self, by_number: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
         topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
-        authorizer: Authorizer, meter: Meter, ends: SessionEnds,
+        authorizer: Authorizer, meter: Meter, ends: SessionEnds, logins: Logins,
     ) -> None:  # fmt: skip
         """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay,
-        `ends` until when, and `meter` counts what peers use.
+        `ends` until when, `logins` lets them in, and `meter` counts what peers use.
         """
+        self._logins = logins
         self._ends = ends
         self._meter = meter
         self._authorizer = authorizer
@@ -546,6 +548,7 @@ class Sessions:
         if session is None:
             return
         session.take_kept(self._budget)
+        self._logins.closed(number)
         self._meter.closed(number)
         self._trunks.closed(session)
         touched = self._outbox.closed(number)

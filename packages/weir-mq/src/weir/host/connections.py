@@ -26,6 +26,8 @@ from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.messages import Refusal
 from weir.protocol.connection import Connection
+from weir.protocol.device import DeviceRequest
+from weir.protocol.frame import ClientFrame
 
 #: Above this much unsent a transport is full: it calls `pause_writing`.
 UNSENT_BYTES_MAX = 16 * MIB
@@ -180,13 +182,21 @@ class ClientConnection(Generic[T]):
         transport = self._transport
         return "" if transport is None else self._connections.network.address(transport)
 
+    @property
+    def has_waited(self) -> bool:
+        """Whether frames of it wait: then it has waited for the failures of its address."""
+        return bool(self._waiting)
+
+    def wait(self) -> None:
+        """Wait to be let in again."""
+        self._phase = _QUEUED
+
     def enter(self) -> None:
         """Be served from now on."""
         if self._phase == _QUEUED:
             self._phase = _OPEN
-        if self._waiting:
-            # Again: its session was not open before.
-            self._connections.handshakes.introduce(self, self._waiting[0])
+        # Again: its session was not open before.
+        if self._waiting and self._meets(self._waiting, 0):
             self.serve()
 
     def serve(self) -> None:
@@ -332,7 +342,7 @@ class ClientConnection(Generic[T]):
         except RemoteProtocolError as error:
             self._connections.queue.put(ev.LetGo(self.session, str(error)))
             return
-        if not self._greeted and not self._meets(frames, came):
+        if not self._greeted and not self._comes_in(frames, came):
             return
         if frames:
             self._since = now
@@ -352,10 +362,20 @@ class ClientConnection(Generic[T]):
         if self._rest:
             self.update()
 
+    def _comes_in(self, frames: Frames, came: int) -> bool:
+        """A stranger brought so many bytes: return whether they are served now."""
+        connections = self._connections
+        if frames and connections.handshakes.is_slowed(self) and connections.slow(self, frames[0]):
+            if self._phase == _QUEUED and connections.handshakes.brought(self, came):
+                self._waiting = frames
+                self.update()
+            return False
+        return self._meets(frames, came)
+
     def _meets(self, frames: Frames, came: int) -> bool:
         """A stranger brought so many bytes: return whether they are served."""
         greeted = self._connections.handshakes.takes_hello(self, frames, came)
-        self._greeted = greeted is True
+        self._greeted = self._greeted or greeted is True
         return greeted is not None
 
     def _lose(self, error: Refused) -> None:
@@ -442,7 +462,7 @@ class Connections(Generic[T]):
         strangers: Strangers[ClientConnection[T]] = Strangers(budget.limit // BUDGET_PART, log)
         self.accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(limits, time(), strangers)
         #: What connections do before their hello.
-        self.handshakes: Handshakes[ClientConnection[T]] = Handshakes(queue, strangers)
+        self.handshakes: Handshakes[ClientConnection[T]] = Handshakes(queue, strangers, time)
         self._sweep_at = 0.0
         #: Those that are open, by session.
         self.open_now: dict[int, ClientConnection[T]] = {}
@@ -498,8 +518,7 @@ class Connections(Generic[T]):
             self._decide_frames()
         for one in self.accept_queue.entering(now):
             if one.session in self.open_now:
-                self.queue.put(ev.Opened(one.session, address=one.address))
-                one.enter()
+                self._let_in(one)
                 one.update()
         self.accept_queue.strangers.cut_late(now)
         if now >= self._sweep_at:
@@ -538,24 +557,37 @@ class Connections(Generic[T]):
         if len(self.open_now) >= most and not one.may_link:
             one.hang_up(f"{most:,} connections are open")
             return False
-        origin = "" if one.may_link else self._origin(one)
-        seconds = accepting.failures.seconds(origin, self.time())
-        if seconds is None:
-            one.hang_up("too many logins from this address failed: it is slowed down")
-            return False
         self.open_now[one.session] = one
-        if seconds:
-            accepting.let_wait(one, self.time() + seconds)
-            one.update()
-            return False
         enters = accepting.may_enter(one, self.time())
         if enters:
-            self.queue.put(ev.Opened(one.session, address=one.address))
-            one.enter()
+            self._let_in(one)
         if self.queue.held or not enters:
             one.update()
             return one.may_link
         return True
+
+    def slow(self, one: ClientConnection[T], frame: ClientFrame | DeviceRequest) -> bool:
+        """The first frame of a connection is there, and logins failed at its address: let it wait,
+        turn it away, or let it go on. Return whether it does not go on.
+        """
+        if not self.handshakes.must_wait(one, frame):
+            return False
+        now = self.time()
+        seconds = self.accept_queue.failures.seconds(self._origin(one), now)
+        if seconds is None:
+            self.handshakes.turn_away(one, frame)
+        else:  # none if all was forgotten meanwhile
+            one.wait()
+            self.accept_queue.let_wait(one, now + seconds)
+        return True
+
+    def _let_in(self, one: ClientConnection[T]) -> None:
+        """Serve a connection, or read its first frame at least: that may be a ticket's."""
+        is_slow = False
+        if not one.may_link and not one.has_waited:
+            is_slow = self.accept_queue.failures.wait(self._origin(one), self.time()) > 0
+        self.handshakes.enter(one, is_slow)
+        one.enter()
 
     def forget(self, one: ClientConnection[T]) -> None:
         """A connection is gone, or no client's."""

@@ -10,19 +10,19 @@ the others wait in line.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from weir.access.failures import origin_of
 from weir.broker.api import events as ev
 from weir.codec import Buffer
-from weir.errors import Unauthorized
+from weir.errors import Overloaded, Refused, Unauthorized
 from weir.host.ports import Log
 from weir.host.shard_loop import EventQueue
 from weir.model.ids import is_loopback
-from weir.model.limits import STRANGER_BYTES_MAX, STRANGER_SECONDS
+from weir.model.limits import RETRY_AFTER_MS, STRANGER_BYTES_MAX, STRANGER_SECONDS
 from weir.protocol.client.access import Login
-from weir.protocol.client.codec import encode_reply
+from weir.protocol.client.codec import decode_request, encode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Hello, Refusal
 from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
@@ -80,7 +80,9 @@ C = TypeVar("C", bound=Peer)
 class Strangers(Generic[C]):
     """Peers that have said no hello yet, and what came from them."""
 
-    __slots__ = ("_came", "_log", "_since", "encrypted", "limit", "refusals", "unopened", "used")
+    __slots__ = (
+        "_came", "_log", "_since", "encrypted", "limit", "refusals", "slowed", "unopened", "used",
+    )  # fmt: skip
 
     def __init__(self, limit: int, log: Log) -> None:
         """Let all of them hold at most `limit` bytes."""
@@ -90,6 +92,9 @@ class Strangers(Generic[C]):
         self.refusals: dict[C, tuple[int, str]] = {}
         #: Those of which the shard is to hear when their handshake is done.
         self.unopened: set[C] = set()
+        #: Those from addresses that are slowed down, until their first frame says whether they
+        #: wait. The shard has not heard of them.
+        self.slowed: set[C] = set()
         #: Those that came by TLS.
         self.encrypted: set[C] = set()
         self.used = 0
@@ -137,6 +142,7 @@ class Strangers(Generic[C]):
         self.shaken(one)
         self.refusals.pop(one, None)
         self.unopened.discard(one)
+        self.slowed.discard(one)
         self.encrypted.discard(one)
 
     def may_log_in(self, one: C, frame: object) -> bool:
@@ -145,16 +151,29 @@ class Strangers(Generic[C]):
             return False
         return one in self.encrypted or is_loopback(one.address)
 
+    def shows_ticket(self, one: C, frame: object) -> bool:
+        """Return whether a peer begins to log in with a ticket, be it good or not."""
+        if not isinstance(frame, ClientFrame) or not self.may_log_in(one, frame):
+            return False
+        try:
+            request = decode_request(frame)
+        except Refused:
+            return False
+        return isinstance(request, Login) and bool(request.ticket)
+
     def cut_late(self, now: float) -> None:
-        """Cut those whose handshakes take too long by `now`."""
+        """Cut those whose handshakes, or first frames if they are `slowed`, take too long by
+        `now`.
+        """
         late = []
         for one, since in self._since.items():
             if now - since <= STRANGER_SECONDS:
                 break
             late.append(one)
         for one in late:
+            what = "first frame" if one in self.slowed else "TLS handshake"
             self.left(one)
-            self._log.info("session %d closed: its TLS handshake took too long", one.session)
+            self._log.info("session %d closed: its %s took too long", one.session, what)
             one.cut()
 
 
@@ -165,12 +184,15 @@ class Handshakes(Generic[D]):
     before its hello.
     """
 
-    __slots__ = ("_certified", "_queue", "_strangers")
+    __slots__ = ("_certified", "_queue", "_strangers", "_time")
 
-    def __init__(self, queue: EventQueue, strangers: Strangers[D]) -> None:
-        """Tell `queue` who came; what `strangers` bring is limited."""
+    def __init__(
+        self, queue: EventQueue, strangers: Strangers[D], time: Callable[[], float]
+    ) -> None:
+        """Tell `queue` who came; what `strangers` bring is limited. `time` is in seconds."""
         self._queue = queue
         self._strangers = strangers
+        self._time = time
         #: The users and the devices whose certificates were shown, until their connections end.
         self._certified: dict[D, ev.Certified] = {}
 
@@ -180,9 +202,12 @@ class Handshakes(Generic[D]):
         """Hide a connection from the shard until its handshake is done: it may have to wait for
         its turn.
         """
-        if one.is_open:
+        strangers = self._strangers
+        if one in strangers.slowed:
+            strangers.waits(one)
+        elif one.is_open:
             self._queue.retract(one.session)
-            self._strangers.unopened.add(one)
+            strangers.unopened.add(one)
 
     def await_turn(self, one: D) -> None:
         """Do not count the time of a handshake while others are before it."""
@@ -208,6 +233,8 @@ class Handshakes(Generic[D]):
         if one in strangers.unopened:
             strangers.unopened.discard(one)
             self._queue.put(ev.Opened(one.session, address=one.address))
+        elif one in strangers.slowed:
+            strangers.shakes(one, self._time())
         self.refuse(one, refusal, code)
 
     def refuse(self, one: D, reason: str, code: int = Unauthorized.code) -> None:
@@ -216,6 +243,48 @@ class Handshakes(Generic[D]):
             self._strangers.refusals[one] = code, reason
 
     # -- connections call ---------------------------------------------------------------------
+
+    def enter(self, one: D, is_slow: bool) -> None:
+        """A connection is let in: tell the shard, but of one from an address that is slowed down
+        only once its first frame has come.
+        """
+        if is_slow:
+            self._strangers.slowed.add(one)
+            self._strangers.shakes(one, self._time())
+        else:
+            self._queue.put(ev.Opened(one.session, address=one.address))
+
+    def is_slowed(self, one: D) -> bool:
+        """Return whether the first frame of a connection is to say whether it waits."""
+        return one in self._strangers.slowed
+
+    def must_wait(self, one: D, frame: ClientFrame | DeviceRequest) -> bool:
+        """The first frame of a slowed connection is there: return whether it waits. If not, the
+        shard is told of it: it has a certificate, or shows a ticket.
+        """
+        strangers = self._strangers
+        strangers.slowed.discard(one)
+        strangers.waits(one)
+        is_known = one in self._certified or one in strangers.refusals
+        if not is_known and not strangers.shows_ticket(one, frame):
+            return True
+        self._queue.put(ev.Opened(one.session, address=one.address))
+        return False
+
+    def turn_away(self, one: D, frame: ClientFrame | DeviceRequest) -> None:
+        """Too many wait already at the address of a connection: say so, and close."""
+        reason = "too many logins from this address failed: try again later"
+        if isinstance(frame, ClientFrame):
+            refusal = Refusal(Overloaded.code, reason, RETRY_AFTER_MS)
+            one.send(encode_reply(refusal, frame.opcode, frame.correlation), 0)
+        one.hang_up(reason)
+
+    def brought(self, one: D, size: int) -> bool:
+        """A stranger that waits brought so many bytes; False if that was too much: it is let go."""
+        if self._strangers.brought(one, size):
+            return True
+        self._exceeds(one, f"over {STRANGER_BYTES_MAX:,} bytes before hello")
+        return False
 
     def takes_hello(self, one: D, frames: Frames, came: int) -> bool | None:
         """A stranger brought so many bytes, and these frames: return whether it has said hello.

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, cast
 
+import msgspec
 import pytest
 
 import weir
@@ -30,6 +31,7 @@ from weir.client.connection.system import is_private
 from weir.errors import (
     AccessRevoked,
     BadRequest,
+    Disconnected,
     NotAuthenticated,
     RemoteProtocolError,
     Unauthorized,
@@ -294,6 +296,44 @@ def test_a_broker_that_knows_no_password_is_not_believed() -> None:
     for log_in in both_ways(lambda: FalseBroker(password="another")):
         with pytest.raises(NotAuthenticated, match="user ann"):
             log_in()
+
+
+class TicketBroker(FalseBroker):
+    """Gives a ticket with each login, and takes only those of `good`."""
+
+    def __init__(self, shown: list[bytes], good: bool = True) -> None:
+        super().__init__()
+        self._shown = shown
+        self._good = good
+
+    def __call__(self, request: Login) -> LoginStep:
+        if self._server is None:
+            self._shown.append(request.ticket)
+            if request.ticket and not self._good:
+                raise NotAuthenticated("it is not good any more")
+            return super().__call__(request)
+        assert not request.ticket
+        return msgspec.structs.replace(super().__call__(request), ticket=b"t%d" % len(self._shown))
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_the_ticket_of_the_last_login_is_shown(is_blocking: bool) -> None:
+    ann, shown = Credentials("ann", "aa"), list[bytes]()
+
+    def log_in(good: bool = True) -> None:
+        broker = TicketBroker(shown, good)
+        if is_blocking:
+            ann.log_in_blocking(broker, True)
+        else:
+            asyncio.run(ann.log_in(broker, 1.0))
+
+    log_in()
+    log_in()
+    assert shown == [b"", b"t1"]
+    with pytest.raises(Disconnected, match="next connection logs in without it"):
+        log_in(good=False)
+    log_in()
+    assert shown == [b"", b"t1", b"t2", b""], "a refused one is shown once"
 
 
 def test_a_socket_says_whether_others_can_read_along() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from weir.access.credentials import ScramVerifier, choose_verifier
 from weir.access.failures import Failures
+from weir.access.login_tickets import TICKET_ID_BYTES, TicketIssuer
 from weir.access.scram import (
     MECHANISM,
     NONCE_BYTES,
@@ -26,7 +27,7 @@ from weir.access.tokens import BEARER, SessionToken
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.audit.buffer import AuditBuffer
-from weir.broker.metadata.security.access import RESCUER, Access
+from weir.broker.metadata.security.access import RESCUER, Access, User
 from weir.broker.metadata.security.bearer import bearer_of
 from weir.broker.metadata.security.issuers import NOBODY
 from weir.broker.metadata.security.users import user_name
@@ -47,6 +48,10 @@ from weir.errors import (
 from weir.model.limits import RETRY_AFTER_MS
 from weir.order.clock import Time
 from weir.protocol.client.access import Login, LoginStep
+
+_NO_TICKET = "the ticket of an earlier login is not good any more: log in without it"
+#: So many waits of logins that are gone may be kept beyond the others.
+_SLACK = 64
 
 
 class CurrentAccess(Protocol):
@@ -70,11 +75,12 @@ class News(Protocol):
 
 
 class _Slowed(NamedTuple):
-    """A login that waits."""
+    """A login that waits in a line."""
 
     session: Session
     caller: Caller
     first: ClientFirst
+    line: str
 
 
 class _SlowedLogins:
@@ -84,48 +90,60 @@ class _SlowedLogins:
     with that many addresses would keep out the user that it guesses at.
     """
 
-    __slots__ = ("_due", "_numbers", "_sessions")
+    __slots__ = ("_by_session", "_due", "_numbers")
 
     def __init__(self) -> None:
+        #: By session.
+        self._by_session: dict[int, _Slowed] = {}
         #: By when each may go on, in seconds; those of one time in the order in which they came.
-        self._due: list[tuple[float, int, _Slowed]] = []
+        #: The last is the session: what has ended is here until half of all have.
+        self._due: list[tuple[float, int, int]] = []
         self._numbers = count()
-        self._sessions: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._by_session)
 
     def __contains__(self, session: Session) -> bool:
-        return session.id in self._sessions
+        return session.id in self._by_session
 
     def add(self, due: float, one: _Slowed) -> None:
         """Let a login wait until `due`, in seconds."""
-        self._sessions.add(one.session.id)
-        heapq.heappush(self._due, (due, next(self._numbers), one))
+        self._by_session[one.session.id] = one
+        heapq.heappush(self._due, (due, next(self._numbers), one.session.id))
+
+    def closed(self, session: int) -> None:
+        """A connection is gone: forget its login."""
+        if self._by_session.pop(session, None) is None:
+            return
+        if len(self._due) > 2 * len(self._by_session) + _SLACK:
+            self._due = [one for one in self._due if one[2] in self._by_session]
+            heapq.heapify(self._due)
 
     def take(self, now: float) -> Iterator[_Slowed]:
         """Take those that have waited for long enough, the one that was due first comes first."""
         while self._due and self._due[0][0] <= now:
-            one = heapq.heappop(self._due)[2]
-            self._sessions.discard(one.session.id)
-            yield one
+            one = self._by_session.pop(heapq.heappop(self._due)[2], None)
+            if one is not None:
+                yield one
 
 
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
     __slots__ = ("_audit", "_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue",
-                 "_slowed", "_time", "_vault", "failures")  # fmt: skip
+                 "_slowed", "_system", "_time", "_vault", "failures")  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
         ends: SessionEnds, random: Callable[[int], bytes] | None, rescue: RescueOffer,
-        audit: AuditBuffer, vault: Vault = NO_VAULT,
+        audit: AuditBuffer, system: int, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
         """Know the users of `catalog`, while `news` of it come. `ends` gets to know when tokens
         end, and `audit` who came in, or did not. `random` gives so many bytes that nobody can
-        guess; without it nobody can log in by a password. `vault` opens verifiers.
+        guess; without it nobody can log in by a password. Tickets are of this `system`. `vault`
+        opens verifiers.
         """
+        self._system = system
         self._time = time
         self._audit = audit
         self._ends = ends
@@ -133,7 +151,8 @@ class Logins:
         self._rescue = rescue
         #: Logins that failed, by user, whether there is one or not.
         self.failures = Failures()
-        #: The same by user and origin: attempts from one address for one user wait in one line.
+        #: The same by line: attempts from one address for one user wait in one, and those by one
+        #: ticket in another.
         self._lines = Failures()
         self._slowed = _SlowedLogins()
         self._catalog = catalog
@@ -171,9 +190,11 @@ class Logins:
             if request.mechanism == BEARER:
                 if attempt is not None:
                     raise BadRequest("a login goes on by the mechanism that it began with")
-                self._take_token(session, caller, request.message)
+                self._take_token(session, caller, request.message, request.ticket)
             elif attempt is None:
-                self._challenge(session, caller, request.message)
+                self._challenge(session, caller, request.message, request.ticket)
+            elif request.ticket:
+                raise BadRequest("a login shows its ticket with its first message")
             else:
                 self._finish(session, caller, attempt, request.message)
         except RemoteProtocolError as error:
@@ -202,26 +223,61 @@ class Logins:
             return
         for one in self._slowed.take(self._seconds()):
             try:
-                self._answer(one.session, one.caller, one.first)
+                self._answer(one.session, one.caller, one.first, one.line)
             except Refused as error:
                 self._outbox.refuse(one.caller, error)
 
-    def _challenge(self, session: Session, caller: Caller, message: bytes) -> None:
+    def closed(self, session: int) -> None:
+        """A connection is gone: its login does not wait any more."""
+        self._slowed.closed(session)
+
+    def _challenge(self, session: Session, caller: Caller, message: bytes, ticket: bytes) -> None:
         first = parse_first(message)
         user, now = _full(first.user), self._seconds()
-        wait = self.failures.wait(user, now)
-        seconds = self._lines.seconds(_line(user, session), now, wait)
+        if ticket:
+            line, wait = self._own_line(self._catalog.access.user(user), ticket), 0.0
+        else:
+            line, wait = f"{user}\0{session.origin}", self.failures.wait(user, now)
+        seconds = self._lines.seconds(line, now, wait)
         if seconds is None:
             raise Overloaded(
                 "too many logins of this user from this address failed: try again later",
                 RETRY_AFTER_MS,
             )
         if seconds:
-            self._slowed.add(now + seconds, _Slowed(session, caller, first))
+            self._slowed.add(now + seconds, _Slowed(session, caller, first, line))
         else:
-            self._answer(session, caller, first)
+            self._answer(session, caller, first, line)
 
-    def _answer(self, session: Session, caller: Caller, first: ClientFirst) -> None:
+    def _own_line(self, user: User | None, ticket: bytes) -> str:
+        """Return the line of who shows a ticket of a user. Raises `NotAuthenticated` if it is none,
+        or if there is no such user: nobody learns which.
+        """
+        principal, password_set = ("", 0) if user is None else (user.principal, user.password_set)
+        now = self._time.wall_ms() / 1_000
+        issuer = self._issuer()
+        found = issuer and issuer.id_of(ticket, principal, password_set, now)
+        if not found:
+            raise NotAuthenticated(_NO_TICKET)
+        return f"\0{found.hex()}"  # no user's name begins so
+
+    def _ticket(self, user: User) -> bytes:
+        """Return a ticket for the next login of a user; empty where none can be made."""
+        try:
+            issuer = self._issuer()
+        except Unavailable:  # who comes by a token needs no secret of this node
+            return b""
+        if self._random is None or issuer is None:
+            return b""
+        id, now = self._random(TICKET_ID_BYTES), self._time.wall_ms() / 1_000
+        return issuer.issue(user.principal, user.password_set, now, id)
+
+    def _issuer(self) -> TicketIssuer | None:
+        """Return what makes tickets; None in a set that never had a user. Raises `Unavailable`."""
+        secret = self._catalog.access.open_secret(self._vault)
+        return TicketIssuer(secret, self._system) if secret else None
+
+    def _answer(self, session: Session, caller: Caller, first: ClientFirst, line: str) -> None:
         if self._random is None:
             raise Unavailable("this node draws no random bytes: nobody can log in")
         access = self._catalog.access
@@ -235,12 +291,16 @@ class Logins:
             found, principal = self._rescue.rescue, RESCUER
         verifier = choose_verifier(found, secret, name)
         server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
-        session.attempt = Attempt(server, principal, access.version, name)
+        session.attempt = Attempt(server, principal, access.version, name, line)
         self._outbox.reply(caller, LoginStep(server.challenge))
 
-    def _take_token(self, session: Session, caller: Caller, token: bytes) -> None:
+    def _take_token(
+        self, session: Session, caller: Caller, token: bytes, ticket: bytes = b""
+    ) -> None:
         access, now = self._catalog.access, self._time.wall_ms() / 1_000
         user, claims = bearer_of(access, bytes(token), now)
+        if ticket:
+            self._own_line(user, ticket)
         limits = claims.limits
         if session.token is not None:
             known = session.token.limits
@@ -253,7 +313,7 @@ class Logins:
         self._ends.set(session, claims.expires)
         self._saw(session, BEARER, user.name, "allowed")
         left = max(int(claims.expires - now), 0)
-        self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name))
+        self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name, self._ticket(user)))
 
     def _finish(self, session: Session, caller: Caller, attempt: Attempt, message: bytes) -> None:
         try:
@@ -261,7 +321,7 @@ class Logins:
         except NotAuthenticated:
             now = self._seconds()
             self.failures.failed(attempt.user, now)
-            self._lines.failed(_line(attempt.user, session), now)
+            self._lines.failed(attempt.line, now)
             raise
         if attempt.principal == RESCUER and self._rescue.rescue is not None:
             session.principal, session.admitted_at = RESCUER, attempt.version
@@ -274,17 +334,13 @@ class Logins:
             raise NotAuthenticated("nobody is let in by this user and password: check both")
         session.principal, session.admitted_at = user.principal, attempt.version
         self._saw(session, MECHANISM, user.name, "allowed")
-        self._outbox.reply(caller, LoginStep(proof, True, user.name))
+        self._outbox.reply(caller, LoginStep(proof, True, user.name, self._ticket(user)))
 
     def _saw(self, session: Session, mechanism: str, user: str, outcome: Outcome) -> None:
         self._audit.login(session, mechanism, user, outcome, self._catalog.access.version)
 
     def _seconds(self) -> float:
         return self._time.monotonic_ms() / 1_000
-
-
-def _line(user: str, session: Session) -> str:
-    return f"{user}\0{session.origin}"
 
 
 def _full(name: str) -> str:

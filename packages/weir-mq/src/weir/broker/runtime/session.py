@@ -85,13 +85,14 @@ class Decisions:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """A login under way: the principal that it would be, empty if there is no such user, the access
-    version at which it began, and the name that it gave.
+    version at which it began, the name that it gave, and the line in which its failure counts.
     """
 
     server: ScramServer
     principal: str
     version: int
     user: str
+    line: str
 
 
 class DeviceSession(msgspec.Struct, eq=False):

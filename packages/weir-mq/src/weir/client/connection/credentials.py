@@ -27,7 +27,7 @@ from weir.access.scram import (
     encode_nonce,
 )
 from weir.client.connection.system import SYSTEM, in_daemon
-from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode
+from weir.errors import Disconnected, NotAuthenticated, RemoteProtocolError, UnknownOpcode
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.declaration import Request
 
@@ -147,12 +147,48 @@ def read_first_line(path: Path, what: str, limit: int) -> str:
         raise ValueError(f"{path} is no {what}: it is not UTF-8") from None
 
 
+class LoginTicket:
+    """The ticket of the last login of a client, for its next one: with it that does not wait behind
+    somebody who guesses passwords at the same address.
+    """
+
+    __slots__ = ("_ticket",)
+
+    def __init__(self) -> None:
+        """Have none."""
+        self._ticket = b""
+
+    def __bool__(self) -> bool:
+        return bool(self._ticket)
+
+    def login(self, mechanism: str, message: bytes) -> Login:
+        """Return the first message of a login."""
+        return Login(mechanism, message, self._ticket)
+
+    def keep(self, last: LoginStep) -> None:
+        """A login is done: keep what it gave."""
+        self._ticket = last.ticket
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The ticket is shown meanwhile. A refused one is forgotten: raises `Disconnected`, for the
+        broker ends that connection.
+        """
+        try:
+            yield
+        except NotAuthenticated as error:
+            if not self._ticket:
+                raise
+            self._ticket = b""
+            raise Disconnected(f"{error}: the next connection logs in without it") from None
+
+
 class Credentials:
     """A user and its password, for all connections of one client. What is made of the password for
     a set's salt is kept: that takes 30 ms once, not at each connection.
     """
 
-    __slots__ = ("_key", "_password", "user")
+    __slots__ = ("_key", "_password", "_ticket", "user")
 
     def __init__(self, user: str, password: str) -> None:
         """Be `user`. Raises `BadRequest` for what can be no password."""
@@ -160,6 +196,7 @@ class Credentials:
         self.user = user
         self._password = password
         self._key: SaltedKey | None = None
+        self._ticket = LoginTicket()
 
     def __repr__(self) -> str:
         """Show no password."""
@@ -169,11 +206,13 @@ class Credentials:
         """Log in by a connection, before hello; each step may take `timeout` seconds.
 
         Raises `NotAuthenticated`, also before anything is sent where others could read along;
-        `RemoteProtocolError` for a broker that does not know the user's password either.
+        `RemoteProtocolError` for a broker that does not know the user's password either;
+        `Disconnected` if the ticket of the last login is not good any more.
         """
         client = self._begin(connection.is_private)
-        with self._in_words():
-            first = login_step(await connection.request(Login(MECHANISM, client.first), timeout))
+        request = self._ticket.login(MECHANISM, client.first)
+        with self._in_words(), self._ticket.shown():
+            first = login_step(await connection.request(request, timeout))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
             self._key = await in_daemon(lambda: self._derive(challenge))
@@ -181,12 +220,13 @@ class Credentials:
         with self._in_words():
             last = login_step(await connection.request(Login(MECHANISM, proof.final), timeout))
         _check(proof, last)
+        self._ticket.keep(last)
 
     def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
         """Do the same without an event loop: `request` returns the reply, or raises the refusal."""
         client = self._begin(is_private)
-        with self._in_words():
-            first = login_step(request(Login(MECHANISM, client.first)))
+        with self._in_words(), self._ticket.shown():
+            first = login_step(request(self._ticket.login(MECHANISM, client.first)))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
             self._key = self._derive(challenge)
@@ -194,6 +234,7 @@ class Credentials:
         with self._in_words():
             last = login_step(request(Login(MECHANISM, proof.final)))
         _check(proof, last)
+        self._ticket.keep(last)
 
     def _begin(self, is_private: bool) -> ScramClient:
         check_channel(is_encrypted=is_private, is_loopback=False)

@@ -20,6 +20,7 @@ from weir.access.tokens import BEARER, TOKEN_BYTES_MAX, read_unverified
 from weir.client.connection.credentials import (
     Asking,
     Credentials,
+    LoginTicket,
     find_password,
     login_step,
     read_first_line,
@@ -43,13 +44,14 @@ TokenSource = str | os.PathLike[str] | Callable[[], str | Awaitable[str]]
 class TokenCredentials:
     """A token, for all connections of one client."""
 
-    __slots__ = ("_source", "_told", "user")
+    __slots__ = ("_source", "_ticket", "_told", "user")
 
     def __init__(self, source: TokenSource, user: str = "") -> None:
         """Log in by what `source` is or gives; with a `user`, as nobody else."""
         self._source = source
         #: The token that others were renewed by last.
         self._told = b""
+        self._ticket = LoginTicket()
         self.user = user
 
     def __repr__(self) -> str:
@@ -63,8 +65,9 @@ class TokenCredentials:
         """
         check_channel(is_encrypted=connection.is_private, is_loopback=False)
         token = await self.token()
-        with _in_words(token):
-            reply = login_step(await connection.request(Login(BEARER, token), timeout))
+        with _in_words(token), self._ticket.shown():
+            request = self._ticket.login(BEARER, token)
+            reply = login_step(await connection.request(request, timeout))
         self._check(reply)
         if isinstance(self._source, str):
             return None
@@ -75,6 +78,7 @@ class TokenCredentials:
             raise RemoteProtocolError("the broker took the token, and let nobody in")
         if self.user and "/".join(split_name(self.user)) != reply.user:
             raise NotAuthenticated(f"the token is of user {reply.user}, not of {self.user}")
+        self._ticket.keep(reply)
 
     async def renew(self, connection: Asking, token: bytes, timeout: float) -> float:
         """Let a connection go on by another token; return for how many seconds. Connections of
@@ -96,8 +100,8 @@ class TokenCredentials:
         if not isinstance(self._source, str):
             raise NotAuthenticated("there is no token to log in by: it is given as text here")
         token = _checked(self._source)
-        with _in_words(token):
-            reply = login_step(request(Login(BEARER, token)))
+        with _in_words(token), self._ticket.shown():
+            reply = login_step(request(self._ticket.login(BEARER, token)))
         self._check(reply)
 
     async def token(self) -> bytes:

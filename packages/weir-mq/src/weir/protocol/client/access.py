@@ -42,21 +42,30 @@ Word = Annotated[str, Meta(max_length=32)]
 Roles = Annotated[tuple[Name, ...], Meta(max_length=USER_ROLES_MAX)]
 #: Of a login: a message of SCRAM, or a token.
 LOGIN_BYTES_MAX = 16 * KIB
+#: Of a ticket; those of this release have 57 bytes.
+TICKET_BYTES_MAX = 256
 #: Verbs of one rule.
 _VERBS_MAX = 16
 
 
 class LoginStep(ControlReply, frozen=True, array_like=True):
-    """What the broker says in a login. Once it is `done`, the connection is that of the `user`."""
+    """What the broker says in a login. Once it is `done`, the connection is that of the `user`, and
+    the `ticket`, if there is one, is to be shown at its next login.
+    """
 
     message: bytes
     done: bool = False
     user: str = ""
+    ticket: bytes = b""
 
 
 class Login(ControlRequest, frozen=True, array_like=True):
     """Say who asks by this connection, before Hello. The mechanism SCRAM-SHA-256 takes two: the
     client's first message, then its proof. Check the broker's own proof in the last answer.
+
+    The first message may bring the `ticket` that the user's last login got: then it does not wait
+    for failed logins of others. A ticket that is not good ends the connection: connect again
+    without it.
     """
 
     declaration = Declaration(
@@ -72,6 +81,7 @@ class Login(ControlRequest, frozen=True, array_like=True):
 
     mechanism: Word
     message: Annotated[bytes, Meta(max_length=LOGIN_BYTES_MAX)]
+    ticket: Annotated[bytes, Meta(max_length=TICKET_BYTES_MAX)] = b""
 
 
 class RuleRow(Control, frozen=True, array_like=True):

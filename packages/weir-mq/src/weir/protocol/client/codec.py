@@ -17,6 +17,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import order
+from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.quotas import Throttled
 from weir.protocol.frame import (
@@ -138,6 +139,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, m.Fetch | m.OpenCluster | m.Pull) and not request.tags:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
+    if isinstance(request, Login) and not request.ticket:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     if type(request) is m.CreateTopic and not request.key_by:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
@@ -218,11 +222,13 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
 
 def _bare(reply: m.ControlReply) -> object:
     """Return a reply without its last fields where they say nothing, as of most topics and nodes:
-    which partitions have ended, what schema there is, which offsets hold nothing, and that a node
-    has met its set.
+    which partitions have ended, what schema there is, which offsets hold nothing, that a node has
+    met its set, and that a login gives no ticket.
     """
     match reply:
         case m.Welcome(met=True):
+            return msgspec.structs.astuple(reply)[:-1]
+        case LoginStep(ticket=b""):
             return msgspec.structs.astuple(reply)[:-1]
         case m.Barriers(ends=()) | m.ClusterIsOpen(tags=()):
             return msgspec.structs.astuple(reply)[:-1]

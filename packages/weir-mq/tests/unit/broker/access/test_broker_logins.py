@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rigs.access import end_revoked, set_mode, verifier_of
-from rigs.shards import catalog_of, sessions_of, trunks_of
+from rigs.shards import catalog_of, sessions_of, slowed_logins, trunks_of
 from weir.access.credentials import derive_key
 from weir.access.failures import FREE_FAILURES
+from weir.access.login_tickets import TICKET_SECONDS
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -347,6 +348,118 @@ def test_a_wrong_password_is_told_to_the_host(rig: Any) -> None:
     fail(rig, 1, "ann")
     (hangup,) = [one for one in rig.others if isinstance(one, ef.Hangup)]
     assert (hangup.session, hangup.failed) == (1, True)
+
+
+# -- tickets -------------------------------------------------------------------------------------
+
+
+def log_in(rig: Any, session: int, ticket: bytes = b"", origin: str = "") -> LoginStep:
+    """Log ann in; return the last step."""
+    connect(rig, session, origin=origin)
+    client = ScramClient("ann", encode_nonce(session.to_bytes(18, "big")))
+    step = rig.answer(session, Login(MECHANISM, client.first, ticket))
+    return cast(LoginStep, rig.answer(session, Login(MECHANISM, proven(client, step).final)))
+
+
+def guess_until_full(rig: Any, origin: str = "192.0.2.66") -> None:
+    """Fill the line of an address with wrong passwords of ann."""
+    for number in range(12):
+        fail_slowly(rig, 5_000 + number, origin)
+    for number in range(6):
+        connect(rig, 6_000 + number, origin=origin)
+        rig.ask(6_000 + number, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    assert rig.replies[6_005][0][1].code == Overloaded.code
+
+
+def test_a_ticket_has_a_line_of_its_own(rig: Any) -> None:
+    """Counterexample: who guesses from the user's own address kept the user out."""
+    ticket = log_in(rig, 1, origin="192.0.2.66").ticket
+    guess_until_full(rig)
+    again = log_in(rig, 2, ticket, origin="192.0.2.66")
+    assert (again.done, again.user) == (True, ANN)
+    assert again.ticket not in (b"", ticket)
+    assert log_in(rig, 3, again.ticket, origin="192.0.2.99").done, "from everywhere"
+
+
+def refused_ticket(rig: Any, session: int, ticket: bytes, user: str = "ann") -> tuple[Any, ...]:
+    connect(rig, session)
+    client = ScramClient(user, encode_nonce(bytes(18)))
+    refused = rig.answer(session, Login(MECHANISM, client.first, ticket))
+    assert hung_up(rig)[-1] == session, "a guesser does not pass its address by what is no ticket"
+    assert rig.others[-1].failed
+    return refused.code, refused.message, refused.detail
+
+
+def test_a_ticket_that_is_not_good_says_nothing(rig: Any) -> None:
+    access: Access = catalog_of(rig.shard).access
+    access.apply(UserCreated("default/bob", verifier_of(PASSWORD)))
+    ticket = log_in(rig, 1).ticket
+    forged = bytes([*ticket[:-1], ticket[-1] ^ 1])
+    words = {
+        refused_ticket(rig, 2, forged),
+        refused_ticket(rig, 3, ticket, "bob"),
+        refused_ticket(rig, 4, ticket, "nobody"),
+        refused_ticket(rig, 5, b"x"),
+        refused_ticket(rig, 6, ticket, "a/b/c"),
+    }
+    rig.tick(TICKET_SECONDS * 1_000)
+    words.add(refused_ticket(rig, 7, ticket))
+    assert len(words) == 1
+
+
+@pytest.mark.parametrize("change", ["password", "revoked", "made again"])
+def test_a_ticket_ends_with_its_user_and_its_password(rig: Any, change: str) -> None:
+    access: Access = catalog_of(rig.shard).access
+    ticket = log_in(rig, 1).ticket
+    if change == "password":
+        access.apply(UserPasswordSet(ANN, verifier_of(PASSWORD)))
+    else:
+        access.apply(UserRevoked(ANN))
+    if change == "made again":
+        access.apply(UserCreated(ANN, verifier_of(PASSWORD)))
+    assert refused_ticket(rig, 2, ticket)[0] == NotAuthenticated.code
+
+
+def test_guesses_by_a_ticket_wait_in_its_line(rig: Any) -> None:
+    """Who stole a ticket guesses no faster, and does not slow down the others."""
+    ticket, other = log_in(rig, 1).ticket, log_in(rig, 2).ticket
+    for session in range(10, 10 + FREE_FAILURES + 1):
+        connect(rig, session)
+        client = ScramClient("ann", encode_nonce(bytes(18)))
+        step = rig.answer(session, Login(MECHANISM, client.first, ticket))
+        wrong = proven(client, step, "wrong").final
+        assert rig.answer(session, Login(MECHANISM, wrong)).code == NotAuthenticated.code
+    connect(rig, 30)
+    first = ScramClient("ann", encode_nonce(bytes(18))).first
+    rig.ask(30, Login(MECHANISM, first, ticket))
+    assert rig.replies[30] == [], "it waits"
+    assert log_in(rig, 31, other).done
+
+
+def test_a_ticket_comes_with_the_first_message(rig: Any) -> None:
+    ticket = log_in(rig, 1).ticket
+    connect(rig, 2)
+    client, step = begin(rig, 2)
+    final = proven(client, step).final
+    assert rig.answer(2, Login(MECHANISM, final, ticket)).code == BadRequest.code
+
+
+def test_a_slowed_login_is_forgotten_with_its_connection(rig: Any) -> None:
+    for number in range(30):
+        fail_slowly(rig, 100 + number)
+    first = ScramClient("ann", encode_nonce(bytes(18))).first
+    for number in range(200):
+        connect(rig, 1_000 + number, origin=f"10.0.0.{number}")
+        rig.ask(1_000 + number, Login(MECHANISM, first))
+    assert slowed_logins(rig.shard) == (200, 200)
+    for number in range(199):
+        rig.handle(ev.Closed(1_000 + number))
+    waiting, kept = slowed_logins(rig.shard)
+    assert waiting == 1
+    assert kept <= 67, "nothing of theirs is kept"
+    rig.tick(2_000)
+    assert len(rig.replies[1_199]) == 1, "the one that stayed goes on"
+    assert not any(rig.replies[1_000 + number] for number in range(199))
 
 
 # -- certificates --------------------------------------------------------------------------------
