@@ -408,6 +408,31 @@ OF_QUOTAS = (
         "f'{session.id}', __import__('copy').deepcopy(account))",
         f"{_METERING}::test_a_principal_has_one_account_for_all_its_connections",
     ),
+    Bug(
+        "overdrawn-namespace-takes-more",
+        "A request that would draw on an overdrawn rate waits.",
+        "weir.broker.quotas.meter",
+        "short = tuple(one for one in accounts if one.is_short)",
+        "short: tuple[Account, ...] = ()",
+        f"{_METERING}::test_what_would_draw_on_an_overdrawn_rate_waits",
+        f"{_METERING}::test_one_read_overdraws_by_one_request_only",
+    ),
+    Bug(
+        "requests-of-many-are-let-go-at-once",
+        "As many requests are let go at once as there is room for.",
+        "weir.broker.quotas.meter",
+        "requests[account.entity] += 1",
+        "requests[account.entity] += 0",
+        f"{_METERING}::test_requests_are_let_go_one_by_one",
+    ),
+    Bug(
+        "a-stranger-hears-how-busy-a-namespace-is",
+        "What is not allowed waits for no namespace.",
+        "weir.broker.router",
+        "if not meter.may_ask(session, size):",
+        "if not meter.may_ask_of(session, request, size):",
+        f"{_METERING}::test_who_may_not_publish_there_waits_for_nobody",
+    ),
 )
 
 BUGS: tuple[Bug, ...] = (

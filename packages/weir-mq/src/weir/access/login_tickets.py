@@ -1,4 +1,4 @@
-"""Tickets of logins: what a client shows that has logged in before (ADR 0119).
+"""Tickets of logins: what a client shows that has logged in before (ADR 0120).
 
 A ticket lets nobody in. It gives the next login of its user a line of its own, so that it does not
 wait behind somebody who guesses passwords from the same address, or at the same user. It is bytes

@@ -27,7 +27,7 @@ from weir.broker.quotas.meter import Meter
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.session import ANONYMOUS, NewSessions, Session
+from weir.broker.runtime.session import ANONYMOUS, Asked, NewSessions, Session
 from weir.errors import (
     BadRequest,
     NotAuthenticated,
@@ -132,6 +132,7 @@ class Requests:
 
         False, and nothing is done, if it asks for what this shard's copy of the registry does not
         hold, or not allow, which may be news: ask again, with `final`, when the copy is up to date.
+        Or if the meter parks it: ask again when the session is resumed.
         """
         caller = Caller(session.id, frame.opcode, frame.correlation)
         try:
@@ -141,13 +142,14 @@ class Requests:
                 session.check_welcomed()
             if declared.asker is _SHARD and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
-            metered = self._meter.is_on and not (session.passed or final)
-            if metered:
-                self._meter.asked(session, len(frame.body))
-            if used := self._authorizer.check_request(session, request, declared):
+            if self._meter.is_on and not (session.passed or final):
+                used = self._charge(session, request, declared, len(frame.body))
+                if used is None:
+                    return False
+            else:
+                used = self._authorizer.check_request(session, request, declared)
+            if used:
                 self._outbox.awaits(caller, used)
-            if metered:  # what is not allowed costs no namespace
-                self._meter.asked_of(session, request, len(frame.body))
             scope = declared.scope
             if scope is _PARTITION or scope is _REPLICA or scope is _FIRST:
                 self._to_partition(session, caller, frame, request, declared)
@@ -168,6 +170,27 @@ class Requests:
         except Refused as error:
             self._outbox.refuse(caller, error)
         return True
+
+    def _charge(
+        self, session: Session, request: Any, declared: Declaration, size: int
+    ) -> tuple[Asked, ...] | None:
+        """Charge a request of `size` bytes to its principal, and to the namespaces that it is about
+        if it is allowed; return what it uses. None, and nothing is charged, if it has to wait.
+        """
+        meter = self._meter
+        if not meter.may_ask(session, size):
+            return None
+        try:
+            used = self._authorizer.check_request(session, request, declared)
+        except Refused:
+            meter.asked(session, size)
+            raise
+        # What is not allowed costs no namespace, and waits for none.
+        if not meter.may_ask_of(session, request, size):
+            return None
+        meter.asked(session, size)
+        meter.asked_of(session, request, size)
+        return used
 
     def _answer(
         self, session: Session, caller: Caller, frame: ClientFrame, request: Any
@@ -478,13 +501,24 @@ class Sessions:
             else:
                 behind = frames[at + 1] if at + 1 < len(frames) else None
                 followed = isinstance(behind, DevicePublishes)
+                metered = self._meter.is_on and not session.passed
+                if metered and not self._may_use(session, frame):
+                    self._park(session, frames[at:])
+                    return
                 served = self._devices.handle(session, frame, final, followed)
-                if self._meter.is_on and not session.passed:
+                if metered:
                     self._count_device(session, frame)
             if not served:
                 self._park(session, frames[at:])
                 return
             final = False
+
+    def _may_use(self, session: Session, frame: DeviceRequest) -> bool:
+        """Return whether a hub may publish now; if not, it waits."""
+        if session.device is None or not isinstance(frame, DevicePublishes):
+            return True
+        size = sum(map(len, frame.values))
+        return self._meter.may_use(session, session.device.group, size)
 
     def _count_device(self, session: Session, frame: DeviceRequest) -> None:
         device, size, requests = session.device, 0, 1
@@ -522,7 +556,8 @@ class Sessions:
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
         self._keep(session, frames)
-        if not self._devices.replacements.holds(session.id):
+        session.awaits_quota = self._meter.has_parked(session.id)
+        if not (session.awaits_quota or self._devices.replacements.holds(session.id)):
             self._trunks.view.park(session.id)
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
@@ -540,7 +575,8 @@ class Sessions:
                 return
             if session.passed and self._end_unless_admitted(session):
                 return
-            self.received(number, session.take_kept(self._budget), final=True)
+            final, session.awaits_quota = not session.awaits_quota, False
+            self.received(number, session.take_kept(self._budget), final)
 
     def closed(self, number: int) -> None:
         """A peer is gone."""

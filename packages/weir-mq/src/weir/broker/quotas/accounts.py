@@ -116,6 +116,11 @@ class Account:
                 bucket.refill(now_ms)
 
     @property
+    def is_short(self) -> bool:
+        """Whether any rate is overdrawn."""
+        return any(bucket is not None and bucket.is_short for bucket in self.buckets)
+
+    @property
     def wait_ms(self) -> int:
         """In how many milliseconds no rate is overdrawn any more; 0 if none is."""
         return max((bucket.wait_ms for bucket in self.buckets if bucket is not None), default=0)

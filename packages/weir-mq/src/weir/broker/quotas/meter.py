@@ -4,13 +4,15 @@ Only where a peer is connected it is counted: in an open set without quotas noth
 them it costs a look-up for each frame, or each batch. What came is charged to the peer's principal,
 and to the namespace of the topic that it is about, once that is allowed. Where a rate is overdrawn
 the peer is not read from until it is not any more: those who waited longest come first, and only as
-many as there is room for what they brought last.
+many as there is room for what they brought last. A request that would draw on a rate that others
+have overdrawn waits, too: so a rate is overdrawn by one request at most, however many peers there
+are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,14 +44,15 @@ class QuotaFacts(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A peer that is not read from: for whose sake, since when, and how much it brought last; and
-    when it was told so.
+    """A peer that is not read from: for whose sake, since when, and how much it brought last; when
+    it was told so; and whether it brought what is not served yet.
     """
 
     accounts: tuple[Account, ...]
     since_ms: int
     brought: int
     told_ms: int
+    is_parked: bool = False
 
 
 @dataclass(slots=True)
@@ -72,13 +75,19 @@ class _Peer:
 class Meter:
     """The accounts of this shard."""
 
-    __slots__ = ("_catalog", "_held", "_outbox", "_peers", "_quotas", "_revision", "_sessions",
-                 "_time", "accounts", "is_on", "throttled")  # fmt: skip
+    __slots__ = ("_catalog", "_held", "_late", "_outbox", "_peers", "_quotas", "_resumed",
+                 "_revision", "_sessions", "_time", "accounts", "is_on", "throttled")  # fmt: skip
 
     def __init__(
-        self, catalog: QuotaFacts, sessions: Mapping[int, Session], outbox: Outbox, time: Time
-    ) -> None:
-        """Go by the quotas of `catalog`, and let `sessions` wait by effects in `outbox`."""
+        self, catalog: QuotaFacts, sessions: Mapping[int, Session], outbox: Outbox, time: Time,
+        resumed: deque[int],
+    ) -> None:  # fmt: skip
+        """Go by the quotas of `catalog`, and let `sessions` wait by effects in `outbox`. Those
+        whose requests need not wait any more go to `resumed`.
+        """
+        self._resumed = resumed
+        #: Those that waited for too long: their next request is served.
+        self._late: set[int] = set()
         self._catalog = catalog
         self._sessions = sessions
         self._outbox = outbox
@@ -121,6 +130,51 @@ class Meter:
                 one for one in held.accounts if self.accounts.get(one.entity) is one
             )
 
+    # -- what may be used --------------------------------------------------------------------
+
+    def may_ask(self, session: Session, size: int) -> bool:
+        """Return whether the principal of a peer has overdrawn nothing. If it has, the peer waits,
+        and so do the `size` bytes that it asks by: see `has_parked`.
+        """
+        found = self.accounts.get(entity_of(session.principal))
+        return found is None or self._may_use(session, [found], size)
+
+    def may_ask_of(self, session: Session, request: Any, size: int) -> bool:
+        """Return the same of the namespaces that a request is about, and of the principal."""
+        names = [f"{NAMESPACE}{one}" for one, _ in self._charges(session, request, size)]
+        return self._may_use_all(session, names, size)
+
+    def may_use(self, session: Session, group: int, size: int) -> bool:
+        """Return the same of the namespace of a partition, and of the principal."""
+        topic = self._catalog.by_id(topic_of(group))
+        names = [] if topic is None else [f"{NAMESPACE}{topic.namespace}"]
+        return self._may_use_all(session, names, size)
+
+    def has_parked(self, number: int) -> bool:
+        """Return whether a peer has brought what waits until it is among the resumed."""
+        held = self._held.get(number)
+        return held is not None and held.is_parked
+
+    def _may_use_all(self, session: Session, names: list[str], size: int) -> bool:
+        names.append(entity_of(session.principal))
+        accounts = [self.accounts[name] for name in names if name in self.accounts]
+        return self._may_use(session, accounts, size)
+
+    def _may_use(self, session: Session, accounts: Sequence[Account], size: int) -> bool:
+        """Return whether none of these is overdrawn; strangers say hello first, which is little."""
+        number = session.id
+        if not session.greeted or number in self._late:
+            return True
+        short = tuple(one for one in accounts if one.is_short)
+        if not short:
+            return True
+        self._hold(number, short, 0)
+        held = self._held[number]
+        held.is_parked, held.brought = True, size
+        # All that it is to be charged to: none of them may be short of it then.
+        held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
+        return False
+
     # -- what is used ------------------------------------------------------------------------
 
     def asked(self, session: Session, size: int, requests: int = 1) -> None:
@@ -131,14 +185,22 @@ class Meter:
 
     def asked_of(self, session: Session, request: Any, size: int) -> None:
         """A peer asked what it may ask: the namespaces are charged that it is about."""
+        for namespace, bytes_in in self._charges(session, request, size):
+            self._charge_namespace(session, namespace, bytes_in, 1)
+
+    def _charges(self, session: Session, request: Any, size: int) -> Iterator[tuple[str, int]]:
+        """Yield the namespaces that a request of `size` bytes is about, and the bytes for each."""
         parts = getattr(request, "parts", None)
         if parts is not None and parts and hasattr(parts[0], "address"):
-            for part in parts:
-                self.used(session, part.address.group, len(part.batch))
+            found = [(part.address.group, len(part.batch)) for part in parts]
         elif (address := getattr(request, "address", None)) is not None:
-            self.used(session, address.group, size)
+            found = [(address.group, size)]
         else:
-            self._charge_namespace(session, namespace_of(session.principal), size, 1)
+            yield namespace_of(session.principal), size
+            return
+        for group, bytes_in in found:
+            if (topic := self._catalog.by_id(topic_of(group))) is not None:
+                yield topic.namespace, bytes_in
 
     def used(self, session: Session, group: int, size: int, requests: int = 1) -> None:
         """A peer published so much to a partition, or asked about it."""
@@ -179,6 +241,7 @@ class Meter:
 
     def _charge(self, number: int, accounts: Iterable[Account], size: int, requests: int) -> None:
         short: list[Account] = []
+        self._late.discard(number)
         for account in accounts:
             is_short = account.take(BYTES_IN, size)
             if account.take(REQUESTS, requests) or is_short:
@@ -215,19 +278,27 @@ class Meter:
         for account in self.accounts.values():
             account.refill(now_ms)
         expected: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
         for number, held in list(self._held.items()):
             late = now_ms - held.since_ms >= HELD_MS_MAX
-            if not late and not all(_has_room(one, expected[one.entity]) for one in held.accounts):
+            if not late and not all(
+                _has_room(one, expected[one.entity], requests[one.entity]) for one in held.accounts
+            ):
                 if now_ms - held.told_ms >= TELL_MS:
                     held.told_ms = now_ms
                     self._tell(number, held)
                 continue
             for account in held.accounts:
                 expected[account.entity] += held.brought
-                throttled = self.throttled[account.entity]
-                throttled.waited_ms += now_ms - held.since_ms
+                requests[account.entity] += 1
+                if (throttled := self.throttled.get(account.entity)) is not None:
+                    throttled.waited_ms += now_ms - held.since_ms
             del self._held[number]
+            if late:
+                self._late.add(number)
             self._outbox.put(HoldSession(number, False))
+            if held.is_parked:
+                self._resumed.append(number)
 
     def _tell(self, number: int, held: _Held) -> None:
         """Tell a peer for how long it is not read from, at least until it is told again: else it
@@ -248,6 +319,7 @@ class Meter:
         """A peer is gone."""
         self._peers.pop(number, None)
         self._held.pop(number, None)
+        self._late.discard(number)
 
     # -- connections -------------------------------------------------------------------------
 
@@ -290,14 +362,13 @@ class Meter:
             account.connections = counted[entity]
 
 
-def _has_room(account: Account, expected: int) -> bool:
-    """Return whether no rate of an account is overdrawn, and some is left behind what is expected
-    of others.
+def _has_room(account: Account, expected: int, requests: int) -> bool:
+    """Return whether no rate of an account is overdrawn, and some is left behind the bytes and the
+    requests that are expected of others.
     """
     for rate, bucket in enumerate(account.buckets):
-        if bucket is None:
-            continue
-        level = bucket.level if rate == REQUESTS else bucket.level - expected
-        if level < 0:
-            return False
+        if bucket is not None:
+            left = bucket.level - (requests if rate == REQUESTS else expected)
+            if left < 0:
+                return False
     return True

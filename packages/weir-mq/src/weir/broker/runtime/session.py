@@ -166,6 +166,8 @@ class Session(msgspec.Struct, eq=False):
     device_place: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.
     parked: list[ClientFrame | DeviceRequest] | None = None
+    #: Whether that waits for a quota, and for no news.
+    awaits_quota: bool = False
     #: What is charged for it.
     _parked_bytes: int = 0
 

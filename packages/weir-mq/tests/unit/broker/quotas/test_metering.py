@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rigs.access import close_access, give, rule
-from rigs.shards import catalog_of, sessions_of
+from rigs.shards import catalog_of, meter_of, sessions_of
 from weir.broker.api.effects import AssignNamespace, Hangup, HoldSession, Send
 from weir.broker.api.events import Closed
 from weir.broker.quotas.meter import HELD_MS_MAX
@@ -52,6 +52,22 @@ class Tenants:
         if isinstance(reply, m.Confirm):
             self.sequences[session, namespace] = at + 1
         return reply
+
+    def ask(self, session: int, namespace: str, size: int) -> None:
+        """Publish as `publish` does, whether it is answered by now or not."""
+        at = self.sequences.get((session, namespace), 0)
+        self.sequences[session, namespace] = at + 1
+        batch = self.rig.batch(self.topics[namespace], self.grants[session], at, b"x" * size)
+        self.sent += len(batch.batch)
+        self.rig.ask(session, batch)
+
+    def confirmed(self, session: int) -> int:
+        """Return how many publishes of a session were confirmed since the last call."""
+        self.rig.settle()
+        replies = [reply for _, reply in self.rig.replies[session]]
+        self.rig.replies[session].clear()
+        assert not any(isinstance(one, m.Refusal) for one in replies)
+        return sum(isinstance(one, m.Confirm) for one in replies)
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 50):
@@ -117,15 +133,15 @@ def test_an_account_is_one_for_all_connections(tenants: Tenants) -> None:
     tenants.limit(bytes_in=10_000)
     for session in (10, 11, 12):
         tenants.session(session)
-        tenants.publish(session, "shop", 4_000)
+        tenants.ask(session, "shop", 4_000)
     assert tenants.held() == [(10, True), (11, True), (12, True)]
-    let_go: list[tuple[int, bool]] = []
-    for _ in range(40):
+    let_go: list[int] = []
+    for _ in range(60):
         tenants.pass_ms(50)
-        now = tenants.held()
+        now = [session for session, hold in tenants.held() if not hold]
         assert len(now) <= 1, "there is no room for what two of them bring"
         let_go += now
-    assert let_go == [(10, False), (11, False), (12, False)]
+    assert let_go == [10, 11, 12, 11, 12], "two are let go as their turn comes, and owe it then"
 
 
 def test_a_principal_has_one_account_for_all_its_connections(tenants: Tenants) -> None:
@@ -141,7 +157,7 @@ def test_over_a_minute_the_rate_is_kept_to_by_any_number_of_connections(tenants:
     idle = {tenants.session(session) for session in range(10, 15)}
     for _ in range(400):
         for session in sorted(idle):
-            tenants.publish(session, "shop", 500)
+            tenants.ask(session, "shop", 500)
         for session, hold in tenants.held():
             (idle.discard if hold else idle.add)(session)
         tenants.pass_ms(50)
@@ -181,7 +197,7 @@ def test_requests_have_a_rate_of_their_own(tenants: Tenants) -> None:
     tenants.held()
     tenants.pass_ms(1_000)
     for _ in range(5):
-        tenants.rig.answer(one, m.Ping())
+        tenants.rig.ask(one, m.Ping())
     assert (one, True) in tenants.held()
 
 
@@ -245,8 +261,8 @@ def test_who_takes_notices_is_told_until_it_is_read_from_again(tenants: Tenants)
             or b"".join(one.buffers)[2] != q.Throttled.opcode])  # fmt: skip
 
     tenants.rig.do = listen
-    for session in (old, new):
-        tenants.publish(session, "shop", 3_000)
+    tenants.ask(new, "shop", 6_000)
+    tenants.ask(old, "shop", 3_000)
     tenants.pass_ms(4_000)
     assert said[old] == []
     assert 4 <= len(said[new]) <= 6
@@ -344,3 +360,124 @@ def test_a_peer_that_overdraws_two_quotas_waits_for_both(tenants: Tenants) -> No
     tenants.pass_ms(HELD_MS_MAX + 1_000)
     assert tenants.held() == [(one, False)]
     assert tenants.use("namespace:bank").throttled_ms > 0
+
+
+# -- a rate that others have overdrawn -----------------------------------------------------------
+
+
+def stored(tenants: Tenants) -> int:
+    """Return how many messages the shop's partition has; nobody is charged for the question."""
+    address = tenants.topics["shop"].addresses[0]
+    meter = meter_of(tenants.rig.shard)
+    meter.is_on, was = False, meter.is_on
+    info = tenants.rig.answer(1, a.DescribePartition(address))
+    meter.is_on = was
+    return int(info.end)
+
+
+def test_what_would_draw_on_an_overdrawn_rate_waits(tenants: Tenants) -> None:
+    """Counterexample: each connection brought one write more into a namespace that had nothing."""
+    tenants.limit(bytes_in=10_000)
+    sessions = [tenants.session(session) for session in range(10, 30)]
+    account = meter_of(tenants.rig.shard).accounts[SHOP]
+    lowest, answered = 0.0, dict.fromkeys(sessions, 0)
+    for session in sessions:
+        tenants.ask(session, "shop", 4_000)
+    order: list[int] = []
+    for _ in range(400):
+        lowest = min(lowest, account.buckets[0].level)
+        tenants.pass_ms(50)
+        for session in sessions:
+            if tenants.confirmed(session):
+                answered[session] += 1
+                order.append(session)
+    assert lowest > -4_200, "one frame beyond, however many peers there are"
+    assert set(answered.values()) == {1}, "each is served, once"
+    assert order == sessions, "in the order in which they came"
+    assert meter_of(tenants.rig.shard).held == 0
+
+
+def test_one_read_overdraws_by_one_request_only(tenants: Tenants) -> None:
+    """What came in one read for a namespace that others have overdrawn waits for that one."""
+    tenants.limit(bytes_in=10_000)
+    one, other = tenants.session(10), tenants.session(11)
+    tenants.publish(one, "shop", 8_000)
+    assert tenants.held() == [(one, True)]
+    tenants.ask(other, "bank", 100)
+    assert tenants.confirmed(other) == 1
+    for _ in range(3):
+        tenants.ask(other, "shop", 3_000)
+    tenants.ask(other, "bank", 100)
+    assert tenants.confirmed(other) == 0
+    assert tenants.held() == [(other, True)]
+    bucket = meter_of(tenants.rig.shard).accounts[SHOP].buckets[0]
+    served, steps = 0, list[int]()
+    for _ in range(60):
+        before = bucket.level
+        tenants.pass_ms(50)
+        assert bucket.level >= before or bucket.level > -3_200, "nothing is taken of nothing"
+        if now := tenants.confirmed(other):
+            served += now
+            steps.append(now)
+    assert served == 4, "nothing is lost, and the order stays"
+    assert steps == [1, 1, 2], "what is behind the last one goes to the other namespace"
+
+
+def test_requests_are_let_go_one_by_one(tenants: Tenants) -> None:
+    """Counterexample: all that waited for a rate of requests were let go by the same unit of it."""
+    tenants.limit(requests=10)
+    sessions = [tenants.session(session) for session in range(10, 22)]
+    bucket = meter_of(tenants.rig.shard).accounts[SHOP].buckets[2]
+    for session in sessions:
+        tenants.ask(session, "shop", 10)
+    for _ in range(30):
+        tenants.pass_ms(50)
+        assert bucket.level > -2.1
+    assert sum(map(tenants.confirmed, sessions)) == len(sessions)
+    let_go = [session for session, hold in tenants.held() if not hold]
+    most = max(map(let_go.count, sessions))
+    assert most <= 2, "nobody is let go to wait again at once, but for what it used then"
+
+
+def test_who_may_not_publish_there_waits_for_nobody(make_rig: Callable[..., Any]) -> None:
+    """Else it would hear how busy a namespace is that is none of its own."""
+    tenants = Tenants(make_rig())
+    tenants.limit(bytes_in=1_000)
+    one, stranger = tenants.session(10), tenants.session(11)
+    tenants.publish(one, "shop", 8_000)
+    rig, access = tenants.rig, catalog_of(tenants.rig.shard).access
+    principal = give(access, "bank/eve", rule("publish", "topic", "bank/orders"))
+    close_access([rig.shard])
+    sessions_of(rig.shard)[stranger].principal = principal
+    at = tenants.topics["shop"].addresses[0]
+    known, none = rig.answer(stranger, m.Fetch(at, 0, 1, 0)), m.Address(0, 0, 1 << 30, 0)
+    unknown = rig.answer(stranger, m.Fetch(none, 0, 1, 0))
+    assert (known.code, known.message) == (unknown.code, unknown.message)
+    assert tenants.held() == [(one, True)]
+
+
+def test_a_hub_waits_for_what_others_have_overdrawn(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    rig, one = tenants.rig, tenants.session(10)
+    rig.device(50, d.hello(42, 1, "shop/orders"))
+    tenants.publish(one, "shop", 8_000)
+    before = stored(tenants)
+    rig.device(50, d.publish(0, b"x" * 100, 0))
+    assert tenants.held() == [(one, True), (50, True)]
+    assert stored(tenants) == before
+    tenants.pass_ms(1_500)
+    assert stored(tenants) == before + 1
+
+
+def test_a_peer_that_is_gone_leaves_nothing_that_waits(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    one, other = tenants.session(10), tenants.session(11)
+    tenants.publish(one, "shop", 8_000)
+    tenants.ask(other, "shop", 3_000)
+    used = tenants.rig.shard.budget.used
+    assert used > 3_000
+    tenants.rig.handle(Closed(other))
+    assert tenants.rig.shard.budget.used < used - 2_900
+    before = stored(tenants)
+    tenants.pass_ms(2_000)
+    assert stored(tenants) == before
