@@ -17,6 +17,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.device import Delivery, DeviceReplies, DeviceReply, DeviceStream
 from weir.protocol.device import DeviceOpcode as Op
+from weir.storage.errors import LogDamaged
 from weir.storage.format import checkpoint
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings
@@ -112,7 +113,11 @@ class Rig:
                 flush.run(self.disk)
                 self.handle(ev.Flushed(log, flush))
             case ef.StartRead(log, ticket, reading):
-                self.handle(ev.ReadDone(ticket, reading.run(self.disk)))
+                try:
+                    done = ev.ReadDone(ticket, reading.run(self.disk))
+                except LogDamaged as error:
+                    done = ev.ReadDone(ticket, (), f"the read failed: {error}", error.position)
+                self.handle(done)
             case ef.MakeSpare(log, spare):
                 spare.run(self.disk)
                 self.handle(ev.SpareMade(log, spare))

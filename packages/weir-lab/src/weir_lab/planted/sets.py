@@ -180,6 +180,22 @@ OF_RELAYS = (
         f"{_PULLS}::test_what_is_not_there_is_never_told_as_skipped",
     ),
     Bug(
+        "relay-gap-wider-than-the-damage",
+        "A relay is told the damaged entries of the core alone as lost.",
+        "weir.broker.partition.relay_pulls",
+        "every = plan._replace(tags=None, credit=1)",
+        "every = plan._replace(tags=None)",
+        f"{_PULLS}::test_what_is_damaged_in_the_core_is_a_gap_and_all_else_comes",
+    ),
+    Bug(
+        "relay-skipped-told-as-lost",
+        "What the tags of a relay exclude before the damage in the core is not lost.",
+        "weir.broker.partition.relay_pulls",
+        "if sound > plan.first:",
+        "if False:",
+        f"{_PULLS}::test_what_tags_exclude_before_the_damage_is_told_first",
+    ),
+    Bug(
         "relay-batch-told-twice",
         "A batch of a relay that begins before what it covers is the first of an answer.",
         "weir.relay_node.reads",

@@ -310,7 +310,7 @@ class RelayPartition:
                 return self._begin(start, now_ms)
             case OffsetOutOfRange(start=start):
                 gap = (state.end, start)
-                entry = self._append(GapTold(*gap, "the core's log starts behind it"))
+                entry = self._append(GapTold(*gap, "reclaimed or damaged in the core"))
                 text = f"group {self._settings.me.group} lacks offsets [{gap[0]}, {gap[1]})"
                 return [entry, Alarm("relay-gap", text), Moved(state.start, start, (), -1, gap)]
         return []

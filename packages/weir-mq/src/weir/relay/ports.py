@@ -76,6 +76,16 @@ class PortionRead:
 
 
 @dataclass(frozen=True, slots=True)
+class PortionLost:
+    """Of the core: of what `ReadPortion` named, all below the offset `behind` is damaged there, and
+    will not be read any more.
+    """
+
+    ticket: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogMoved:
     """Of the core: its log has more, or less, than before, or the clock went on."""
 
@@ -160,7 +170,15 @@ class Ticked:
 
 
 UpperEvent = (
-    PullCame | FilterAsked | HoldSaid | LinkClosed | PortionRead | LogMoved | LogCut | Ticked
+    PullCame
+    | FilterAsked
+    | HoldSaid
+    | LinkClosed
+    | PortionRead
+    | PortionLost
+    | LogMoved
+    | LogCut
+    | Ticked
 )
 Setting = UppersSet | InterestSet | ChildrenSet | RetentionSet | DemandSet
 Event = (

@@ -267,8 +267,11 @@ class RelayState:
     def _tell_gap(self, record: GapTold) -> None:
         _refuse_if(record.first != self.end or not self.begun,
                    f"a gap from {record.first} does not go on at {self.end}")  # fmt: skip
-        _refuse_if(len(self.gaps) >= GAPS_MAX, "too many gaps")
-        self.gaps.append((record.first, record.next))
+        if self.gaps and self.gaps[-1][1] == record.first:  # damage may be told in pieces
+            self.gaps[-1] = (self.gaps[-1][0], record.next)
+        else:
+            _refuse_if(len(self.gaps) >= GAPS_MAX, "too many gaps")
+            self.gaps.append((record.first, record.next))
         self._reach(record.next)
 
     def _move_start(self, offset: int) -> None:

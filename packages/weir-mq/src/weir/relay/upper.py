@@ -35,6 +35,7 @@ from weir.relay.ports import (
     LinkClosed,
     LogCut,
     LogMoved,
+    PortionLost,
     PortionRead,
     PullCame,
     ReadPortion,
@@ -143,6 +144,8 @@ class Upper:
                 return []
             case PortionRead(ticket, portion):
                 return self._answer(ticket, portion, now_ms)
+            case PortionLost(ticket, behind):
+                return self._lose(ticket, behind)
             case LogCut(offset):
                 self.holds.cut(offset)
                 return self.look(now_ms)
@@ -237,6 +240,16 @@ class Upper:
         if portion.next > self._source.end:
             return self._serve(child, now_ms)
         return self._tell(child, portion)
+
+    def _lose(self, ticket: int, behind: int) -> list[UpperEffect]:
+        """Tell a child from where on there is something again, so that it goes on there."""
+        child = next((c for c, one in self._waiting.items() if one.ticket == ticket), None)
+        if child is None:
+            return []
+        waiting = self._waiting[child]
+        waiting.ticket = 0
+        lost = OffsetOutOfRange(self._group, waiting.pull.number, behind)
+        return self._end(child, self._refusal(child, waiting.pull) or lost)
 
     def _tell(self, child: Child, portion: Portion) -> list[UpperEffect]:
         waiting = self._waiting.pop(child)

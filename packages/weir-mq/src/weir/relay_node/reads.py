@@ -58,9 +58,9 @@ def check_fetch(state: RelayState, fetch: m.Fetch, topic: str, core: str) -> Non
     for first, behind in state.gaps:
         if first <= offset < behind:
             raise DamagedRange(
-                f"offsets {first} to {behind} of {topic} were gone from the core before they came "
-                f"here: read on at {behind}",
-                0,
+                f"offsets {first} to {behind - 1} of {topic} are lost: the core had reclaimed "
+                f"them, or they were damaged there, before they came here; read on at {behind}",
+                first,
             )
     wanted = wanted_by(fetch)
     here = offset < state.end

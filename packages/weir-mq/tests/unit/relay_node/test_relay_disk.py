@@ -1,4 +1,6 @@
-"""A relay whose disk is full, or fails for a while: readers go on, and it tells an operator."""
+"""A relay whose disk is full, or fails for a while: readers go on, and it tells an operator. What
+the core's disk has lost is a gap.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,14 @@ from typing import Any
 import pytest
 
 from rigs.relay_nodes import fill, frame, make_small, play, relay, rows, spoken, until_known
+from weir.broker.partition.relay_pulls import RelayPulls
 from weir.client.client import connect
+from weir.errors import DamagedRange
+from weir.model.ids import partition_of
 from weir.protocol.client import messages as m
 from weir.relay.messages import Pull, decode_message
+from weir.relay.portion import Plan
+from weir.relay.ports import PortionLost
 from weir.relay_node import disk as disks
 from weir.relay_node import host as hosting
 from weir.relay_node import requests
@@ -177,5 +184,36 @@ def test_what_the_disk_does_not_give_is_refused_and_then_pulled_again(
                 assert all("Input/output error" in one for one in refused), refused
                 broken.setattr(requests, "UNREAD_SECONDS", 0.0)
                 assert await rows(url, **ALL) == await rows(core.url, **ALL)  # pulled into memory
+
+    play(work)
+
+
+def test_what_the_core_has_lost_is_an_error_to_readers_and_the_rest_is_read(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = RelayPulls.__dict__["_read"]
+
+    def damaged(pulls: Any, ticket: int, plan: Plan) -> None:
+        """Offsets 1 to 3 of partition 0 are lost."""
+        if partition_of(plan.group) or plan.first > 3:
+            read(pulls, ticket, plan)
+        elif plan.first == 0:
+            read(pulls, ticket, plan._replace(until=1))
+        else:
+            RelayPulls.__dict__["_do"](pulls, PortionLost(ticket, 4))
+
+    async def work() -> None:
+        await fill(core, 30)
+        monkeypatch.setattr(RelayPulls, "_read", damaged)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 30)
+            assert said(caplog, "lacks offsets [1, 4)") == 1
+            for order in ("partition", "total"):
+                with pytest.raises(DamagedRange, match="offsets 1 to 3 of t are lost"):
+                    await rows(url, start="earliest", order=order)
+            behind = {"start": {0: 4}, "order": "partition", "follow": False, "partitions": [0]}
+            found = await rows(url, **behind)
+            assert found
+            assert found == await rows(core.url, **behind)
 
     play(work)

@@ -139,7 +139,7 @@ def test_refusals_say_where_to_go_on(log: Log) -> None:
     with pytest.raises(Unavailable, match="nothing of t has come"):
         Log().fetch(0)
     log.add(GapTold(16, 20, "gone"))
-    with pytest.raises(DamagedRange, match="offsets 16 to 20 of t were gone"):
+    with pytest.raises(DamagedRange, match="offsets 16 to 19 of t are lost"):
         log.fetch(17)
     assert log.fetch(20).next_offset == 20
 

@@ -22,7 +22,7 @@ from weir.broker.runtime.reads import (
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
-from weir.errors import BadRequest, Refused, Unavailable
+from weir.errors import BadRequest, DamagedRange, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.ids import Address
 from weir.model.limits import FETCH_BYTES_MAX
@@ -44,6 +44,7 @@ from weir.relay.ports import (
     HoldSaid,
     LinkClosed,
     LogMoved,
+    PortionLost,
     PortionRead,
     PullCame,
     ReadPortion,
@@ -58,6 +59,8 @@ from weir.relay.upper import Upper
 #: frame.
 ANSWER_ROWS_MAX = 2_048
 ANSWER_BYTES_MAX = FETCH_BYTES_MAX // 2
+#: So many damaged entries in a row are passed for one pull; the next pull passes the next ones.
+DAMAGED_ENTRIES_MAX = 64
 _BATCH, _MORE = int(RowKind.BATCH), int(RowKind.BATCH_MORE)
 _SKIPPED, _VOID = int(RowKind.SKIPPED), int(RowKind.VOID)
 _BATCHES = StoredBatches()
@@ -249,18 +252,16 @@ class RelayPulls:
     # -- reading -----------------------------------------------------------------------------
 
     def _read(self, ticket: int, plan: Plan) -> None:
-        group, state = self._group, self._state
-        tags = plan.tags
-        reading = read_messages(
-            group.log.reader, group.id, state.staging, plan.first, plan.credit,
-            group.node.log.applied, plan.until, tags,
-        )  # fmt: skip
+        reading = self._reading(plan)
         if reading is None:
             self._do(PortionRead(ticket, None))
             return
-        voids = Ranges(state.voids.within(plan.first, reading.next_offset))
+        voids = Ranges(self._state.voids.within(plan.first, reading.next_offset))
 
         def read(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if isinstance(failure, DamagedRange):
+                self._meet_damage(ticket, plan, reading)
+                return
             if failure is not None:
                 self._do(PortionRead(ticket, None))
                 return
@@ -269,13 +270,21 @@ class RelayPulls:
             is_alike, is_cut = staged is not None, bool(staged and staged.is_cut(payloads))
             portion, chunks = portion_of(plan, pieces, self._reads.slices, is_alike, is_cut)
             if chunks:
-                self._read_chunks(ticket, plan, chunks)
+                self._read_chunks(ticket, plan, chunks, pieces[0].next)
             else:
                 self._do(PortionRead(ticket, portion))
 
         self._reads.start(reading, read)
 
-    def _read_chunks(self, ticket: int, plan: Plan, indexes: Sequence[int]) -> None:
+    def _reading(self, plan: Plan) -> MessageReading | None:
+        group = self._group
+        return read_messages(
+            group.log.reader, group.id, self._state.staging, plan.first, plan.credit,
+            group.node.log.applied, plan.until, plan.tags,
+        )  # fmt: skip
+
+    def _read_chunks(self, ticket: int, plan: Plan, indexes: Sequence[int], behind: int) -> None:
+        """Read chunks of the value at the first offset of a plan; its batch ends at `behind`."""
         reading = self._group.log.reader.read_entries(
             self._group.id, indexes, plan.credit, self._group.node.log.committed
         )
@@ -284,6 +293,9 @@ class RelayPulls:
             return
 
         def read(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if isinstance(failure, DamagedRange):  # nobody can have the value
+                self._do(PortionLost(ticket, behind))
+                return
             if failure is not None or not payloads:
                 self._do(PortionRead(ticket, None))
                 return
@@ -292,6 +304,42 @@ class RelayPulls:
             self._do(PortionRead(ticket, portion))
 
         self._reads.start(reading, read)
+
+    # -- damage ------------------------------------------------------------------------------
+
+    def _meet_damage(self, ticket: int, plan: Plan, reading: MessageReading) -> None:
+        """The first entry to be read is damaged, here and on all replicas: tell what lies before
+        it, which the tags of the plan exclude, or else up to where messages are lost.
+        """
+        sound = plan.first
+        for first, behind in reading.skipped:
+            sound = max(sound, behind) if first <= sound else sound
+        if sound > plan.first:
+            self._read(ticket, plan._replace(until=min(sound, plan.until)))
+        else:
+            every = plan._replace(tags=None, credit=1)  # one entry at a time
+            self._pass_damage(ticket, every, plan.first, DAMAGED_ENTRIES_MAX)
+
+    def _pass_damage(self, ticket: int, plan: Plan, lost: int, left: int) -> None:
+        """Look for the end of the damage, of which messages below `lost` are known to be a part."""
+        one = plan._replace(first=lost)
+        reading = self._reading(one) if left and lost < plan.until else None
+        if reading is None:
+            self._end_of_damage(ticket, plan, lost)
+            return
+        behind = min(reading.next_offset, plan.until)
+
+        def read(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if isinstance(failure, DamagedRange):
+                self._pass_damage(ticket, plan, behind, left - 1)
+            else:
+                self._end_of_damage(ticket, plan, lost)
+
+        self._reads.start(reading, read)
+
+    def _end_of_damage(self, ticket: int, plan: Plan, lost: int) -> None:
+        is_mended = lost == plan.first  # meanwhile: the next pull finds what is there
+        self._do(PortionRead(ticket, None) if is_mended else PortionLost(ticket, lost))
 
 
 def _pieces(

@@ -15,6 +15,7 @@ from weir.broker.api import events as ev
 from weir.broker.partition import relay_pulls
 from weir.broker.partition.relay_pulls import portion_of
 from weir.broker.records.topology import TopologyApplied
+from weir.broker.replica import refill
 from weir.broker.runtime.filtering import Slices
 from weir.errors import (
     BadRequest,
@@ -57,6 +58,7 @@ from weir.relay.ports import (
 )
 from weir.relay.rows import RowKind, StoredBatches
 from weir.relay.state import RelayState
+from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.topology.sets import SetRow, TopicTags, Topology
 
 CORE = UpperNode(0, 1, True)
@@ -427,3 +429,118 @@ def test_a_relay_takes_large_values_and_their_chunks(make_rig: Any, make_publish
     assert state.end == 3
     assert [state.chunks.find(index) > 0 for index in indices] == [True, True]
     assert not relay.alarms
+
+
+def rot(rig: Any, info: m.TopicInfo, *indexes: int) -> None:
+    """Damage entries where they lie on the disk, or mend them again."""
+    log = rig.shard.writers[0].log
+    for index in indexes:
+        stored = log.reader.stored(info.addresses[0].group, index)
+        segment = log.segments.find(stored.place)
+        rig.disk.flip(segment.name, stored.place - segment.base + HEADER_SIZE + stored.length // 2)
+
+
+def entries_of(rig: Any, info: m.TopicInfo) -> list[int]:
+    """Return the Raft indexes of the entries with messages."""
+    reader, group = rig.shard.writers[0].log.reader, info.addresses[0].group
+    found = ((index, reader.stored(group, index)) for index in range(1, 50))
+    return [index for index, stored in found if stored and stored.kind is Kind.BATCHES]
+
+
+@pytest.fixture
+def cold(make_rig: Any, make_publisher: Any) -> tuple[Any, m.TopicInfo]:
+    """A node without a cache, and a topic whose entries hold the messages of `TAGS`."""
+    rig = make_rig(cache=0)
+    info = rig.topic(rig.connect())
+    publisher = make_publisher(rig, info)
+    for number, tags in enumerate(TAGS):
+        publisher.ask(*[b"%d" % number] * len(tags), tags=tags if any(tags) else None)
+    return rig, info
+
+
+@pytest.mark.parametrize(
+    ("damaged", "gaps"),
+    [
+        ((0,), [(0, 3)]),
+        ((1, 2), [(3, 13)]),
+        ((1, 3), [(3, 7), (13, 15)]),
+        ((4,), [(15, 17)]),
+        ((0, 1, 2, 3, 4), [(0, 17)]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_what_is_damaged_in_the_core_is_a_gap_and_all_else_comes(
+    cold: Any, monkeypatch: pytest.MonkeyPatch, damaged: Sequence[int],
+    gaps: list[tuple[int, int]], at_once: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(relay_pulls, "DAMAGED_ENTRIES_MAX", at_once)
+    rig, info = cold
+    entries = entries_of(rig, info)
+    rot(rig, info, *(entries[at] for at in damaged))
+    relay = Relay(rig, info, None)
+    relay.run()
+    assert (relay.machine.state.end, relay.machine.state.gaps) == (17, gaps)
+    assert {one.kind for one in relay.alarms} == {"relay-gap"}
+    found = [
+        one.offset
+        for data in relay.data
+        for batch in split(data, info.addresses[0].group)
+        for one in batch.messages()
+    ]
+    lost = {at for first, behind in gaps for at in range(first, behind)}
+    assert found == [at for at in range(17) if at not in lost]
+
+
+def test_what_tags_exclude_before_the_damage_is_told_first(cold: Any) -> None:
+    rig, info = cold
+    entries = entries_of(rig, info)
+    rot(rig, info, entries[2])
+    skipped, _ = told(rig, info, pull(info, 0, tags=("c",)))
+    assert (skipped.next, rows(skipped)) == (7, [(RowKind.SKIPPED, 7, False)])
+    lost = told(rig, info, pull(info, 7, tags=("c",)))[0]
+    assert lost == OffsetOutOfRange(info.addresses[0].group, 7, 13)
+
+
+def test_damage_is_told_up_to_where_the_pull_ends(cold: Any) -> None:
+    rig, info = cold
+    rot(rig, info, *entries_of(rig, info)[1:3])
+    lost = told(rig, info, pull(info, 4, until=9))[0]
+    assert lost == OffsetOutOfRange(info.addresses[0].group, 7, 9)
+
+
+def test_what_was_mended_meanwhile_is_no_gap(cold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, info = cold
+    (index,) = entries_of(rig, info)[1:2]
+    rot(rig, info, index)
+    meet = relay_pulls.RelayPulls.__dict__["_meet_damage"]
+
+    def mended(pulls: Any, *rest: Any) -> None:
+        rot(rig, info, index)
+        meet(pulls, *rest)
+
+    monkeypatch.setattr(relay_pulls.RelayPulls, "_meet_damage", mended)
+    assert isinstance(told(rig, info, pull(info, 3))[0], Overloaded)
+    assert told(rig, info, pull(info, 3))[0].next == 17
+
+
+def test_damage_that_comes_from_other_replicas_is_waited_for(
+    cold: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, info = cold
+    rot(rig, info, entries_of(rig, info)[1])
+    monkeypatch.setattr(refill.Refill, "met_rot", lambda *_: True)
+    assert isinstance(told(rig, info, pull(info, 3))[0], Overloaded)
+
+
+def test_a_value_of_which_a_chunk_is_damaged_is_a_gap(make_rig: Any, make_publisher: Any) -> None:
+    rig = make_rig(cache=0)
+    info = rig.topic(rig.connect())
+    publisher = make_publisher(rig, info)
+    publisher.ask(b"before")
+    indexes = publisher.pieces(b"a" * 500, b"b" * 500)
+    publisher.close(1_000, *indexes)
+    publisher.ask(b"behind")
+    rot(rig, info, indexes[0])
+    relay = Relay(rig, info, None)
+    relay.run()
+    assert (relay.machine.state.end, relay.machine.state.gaps) == (3, [(1, 2)])
