@@ -289,8 +289,9 @@ class SwitchNode:
 
     def _fence(self, neighbour: int, one: Input) -> None:
         one.live = False
-        if not one.frozen:  # before anybody is told of the value
-            one.frozen, one.frozen_epoch = True, one.epoch
+        # Before anybody is told of the value. One that had come back before its removal is frozen
+        # in its new epoch: the former removal, which may still come, is not for this failure.
+        one.frozen, one.frozen_epoch = True, one.epoch
         self._effects.append(Silent(neighbour, one.frozen_epoch, one.commit))
 
     def _half_of(self, neighbour: int) -> Half:

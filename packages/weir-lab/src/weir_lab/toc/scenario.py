@@ -14,10 +14,13 @@ from weir_lab.toc.checkers import violations
 from weir_lab.toc.network import Faults
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.events import Service
+from weir_toc.topology import rack_of
 
 #: The network is faulty for so many intervals, and then it is quiet for so many at most.
 ACTIVE = 12
 QUIET_MAX = 1_200
+#: In so many of the worlds that are not calm a cable is cut that heals.
+FLAPS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
         if turn == bursts:
             _burst(world, random)
         world.run(random.randint(T // 4, T))
+    _flap(world, seed)
     _drain(world)
     delivered = sum(len(host.deliveries) for host in world.hosts.values())
     failed = sum(
@@ -137,14 +141,51 @@ def _fail(world: World, random: Random) -> None:
         world.pause(random.choice([*world.hosts]), 40 * T)
 
 
+def _flap(world: World, seed: int) -> None:
+    """In some worlds a cable is cut, heals, and is cut again, while processes go on to send.
+
+    It breaks for less than the time after which a link is silent, or for longer; and it comes back
+    for any time: also for too short to take the registers out that its silence has frozen.
+    """
+    random = Random(f"flaps {seed}")
+    if world.shape.is_calm or random.random() > FLAPS:
+        return
+    world.control.late_removals = random.choice((0.0, 0.3))
+    cables = [(link.lower, link.upper) for link in world.topology.links]
+    if not cables or random.random() < 0.2:
+        process = random.choice([*world.hosts])
+        cables = [(process, world.topology.switch_of_rack(rack_of(process)).id)]
+    for _ in range(random.choice((1, 1, 2))):
+        one, other = random.choice(cables)
+        for _ in range(random.randint(1, 4)):
+            if random.random() < 0.3:
+                world.cut(*random.choice(((one, other), (other, one))), both=False)
+            else:
+                world.cut(one, other)
+            _go_on(world, random, random.choice((3, 11, 13, 16, 25, 90)))
+            world.heal(one, other)
+            _go_on(world, random, random.choice((0, 1, 2, 4, 8, 30)))
+        if random.random() < 0.3:
+            world.cut(one, other)
+            _go_on(world, random, 4)
+
+
+def _go_on(world: World, random: Random, intervals: int) -> None:
+    """Let about so many intervals pass, in which processes send."""
+    for _ in range(intervals):
+        if random.random() < 0.3:
+            _send(world, random)
+        world.run(random.randint(T // 4, 3 * T // 2))
+
+
 def _drain(world: World) -> None:
     """End all faults, and let time pass until all is settled, or for long enough."""
     network = world.network
     network.faults = Faults(delay=network.faults.delay, jitter=network.faults.jitter)
+    quiet = 0
     for _ in range(QUIET_MAX // 5):
         world.run(5 * T)
-        if world.is_settled:
+        # What the end of one failure leads to is reported within as long as an input may be silent.
+        quiet = quiet + 1 if world.is_settled else 0
+        if quiet > 3:
             break
-    # Commands of the controller to remove registers may still be on their way.
-    has_failed = world.controller.failed or world.dead or network.cut
-    world.run(20 * T if has_failed else 2 * T)

@@ -50,6 +50,7 @@ _PPM = 1_000_000
 #: and how long it waits for answers; both in intervals.
 _CONTROL_NS = 100_000
 _CONTROL_SLOW_NS = 8 * T
+_REMOVAL_LATE_NS = 25 * T
 _COLLECT = 4
 _ANSWER = 60
 
@@ -108,6 +109,28 @@ class Host:
         return self.clock.read(raw)
 
 
+@dataclass(slots=True)
+class ControlPath:
+    """How commands of the controller travel: those to one node arrive in order, after any delay."""
+
+    random: Random
+    exclusions: Random
+    #: The share of commands to remove registers that come late: a leader was replaced.
+    late_removals: float = 0.0
+    under_way: int = 0
+    #: When the last command to each node arrives.
+    due: dict[int, int] = field(default_factory=dict)
+
+    def arrival(self, now: int, target: int, is_removal: bool) -> int:
+        """Send a command; return when it arrives."""
+        delay = _CONTROL_NS + (self.random.random() < 0.3) * _CONTROL_SLOW_NS
+        if is_removal and self.exclusions.random() < self.late_removals:
+            delay += _REMOVAL_LATE_NS
+        due = self.due[target] = max(now + delay, self.due.get(target, 0))
+        self.under_way += 1
+        return due
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How large a world is, and how well its parts work."""
@@ -142,8 +165,7 @@ class World:
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         self.controller = FailureState(self.topology)
         self._is_deciding = False
-        self._control_random = Random(f"control {seed}")
-        self._commanded: dict[int, int] = {}
+        self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"))
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
         self.switches = {
             switch.id: SwitchNode(switch, self.topology, shape.start, config)
@@ -279,6 +301,9 @@ class World:
         self._control(Decide())
         for number in self.controller.failures.keys() - before:
             self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
+            for process, _ in self.controller.failures[number].processes:
+                due = self.network.now + self.control.exclusions.randrange(_CONTROL_SLOW_NS)
+                self.network.at(due, partial(self.crash, process))  # it is told, and ends
 
     def _unanswered(self, command: Freeze) -> None:
         if self.controller.awaits(command):
@@ -293,10 +318,12 @@ class World:
     def _command(self, command: Command) -> None:
         """Send a command. Those to one node arrive in order, after any delay."""
         target = command.to if isinstance(command, Fail) else command.switch
-        delay = _CONTROL_NS + (self._control_random.random() < 0.3) * _CONTROL_SLOW_NS
-        due = max(self.network.now + delay, self._commanded.get(target, 0))
-        self._commanded[target] = due
-        self.network.at(due, lambda: self._obey(command))
+        due = self.control.arrival(self.network.now, target, isinstance(command, Remove))
+        self.network.at(due, lambda: self._arrived(command))
+
+    def _arrived(self, command: Command) -> None:
+        self.control.under_way -= 1
+        self._obey(command)
 
     def _obey(self, command: Command) -> None:
         now = self.network.now
@@ -402,14 +429,18 @@ class World:
             and self.topology.switch_of_rack(rack_of(one)).id not in self.dead
         }
 
-    def cut(self, one: int, other: int) -> None:
-        """Cut a cable, both ways, for good."""
-        self.network.cut |= {(one, other), (other, one)}
+    def cut(self, one: int, other: int, both: bool = True) -> None:
+        """Cut a cable, both ways or from `one` to `other`, until it heals."""
+        self.network.cut |= {(one, other), (other, one)} if both else {(one, other)}
+
+    def heal(self, one: int, other: int) -> None:
+        """Let a cable carry packets again."""
+        self.network.cut -= {(one, other), (other, one)}
 
     @property
     def is_settled(self) -> bool:
         """Whether all that was sent is delivered or given up, as far as processes know."""
-        if self.controller.is_undecided or self.controller.failures:
+        if self.controller.is_undecided or self.controller.failures or self.control.under_way:
             return False
         for host in self.correct.values():
             state = host.endpoint.describe()

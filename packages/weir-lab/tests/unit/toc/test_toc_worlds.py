@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.scenario import drawn, play
+from weir_lab.toc.world import World
 
 SEEDS = 60
 #: Seeds that once broke, and what was wrong.
@@ -19,6 +20,7 @@ ONCE_BROKEN = {
     169: "a barrier was damaged, which only the link can find",
     29: "a rack without processes was frozen again and again",
     263: "the controller waited for the answer of a dead switch",
+    377: "a port that broke again before its removal stayed frozen for ever",
 }
 
 
@@ -47,6 +49,21 @@ def test_seeds_draw_what_can_go_wrong() -> None:
     assert any(not shape.rewrites for shape in shapes)
     assert any(shape.skew for shape in shapes)
     assert 5 < sum(shape.is_calm for shape in shapes) < 40
+
+
+def test_cables_of_some_worlds_break_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And break again for longer than the time after which an input counts as silent."""
+    healed: list[int] = []
+    heal = World.heal
+
+    def counted(world: World, one: int, other: int) -> None:
+        healed.append(one)
+        heal(world, one, other)
+
+    monkeypatch.setattr(World, "heal", counted)
+    played = [play(seed) for seed in (377, 143, 324)]
+    assert len(healed) >= 2 * len(played)
+    assert not any(outcome.violations for outcome in played)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -26,6 +26,7 @@ from weir_toc.controller.entries import (
 )
 from weir_toc.controller.records import (
     Founded,
+    Lapsed,
     Record,
     Registered,
     Removed,
@@ -43,7 +44,7 @@ _REPORTS = {one.__name__: one for one in (
     ProcessJoined, LinkJoined, InputSilent, Completed, Removed,
 )}  # fmt: skip
 _RECORDS = {one.__name__: one for one in (
-    Founded, Registered, SwitchStarted, NodeSilent, Decide,
+    Founded, Registered, SwitchStarted, NodeSilent, Decide, Lapsed,
 )}  # fmt: skip
 _COMMANDS = {one.__name__: one for one in (Freeze, Remove)}
 

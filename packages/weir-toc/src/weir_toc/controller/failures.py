@@ -67,6 +67,8 @@ class FailureState:
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
+        #: Inputs that were commanded to be frozen for a decision that waits for them.
+        self._freezing: set[Port] = set()
         #: Processes that do not answer, and are not frozen yet.
         self._unanswering: set[int] = set()
         #: Switches that do not answer. One is heard of again by the links that join it.
@@ -115,6 +117,11 @@ class FailureState:
             for to in sorted(failure.waiting)
         ]
 
+    def freezes(self, switch: int) -> list[Command]:
+        """Return which registers of a switch a decision waits for."""
+        due = self._freezing - self._silent.keys() if self.is_undecided else ()
+        return [Freeze(*port) for port in sorted(due) if port[0] == switch]
+
     def switch_started(self, switch: int) -> list[Command]:
         """A switch runs that did not answer before. No process is behind it.
 
@@ -150,6 +157,7 @@ class FailureState:
             "decided": sorted(self._decided),
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
+            "freezing": sorted(self._freezing),
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -165,6 +173,8 @@ class FailureState:
         self._decided = {(switch, neighbour) for switch, neighbour in state["decided"]}
         self._unanswering = {*state["unanswering"]}
         self._dead_switches = {*state["dead_switches"]}
+        # Snapshots of earlier releases do not tell: the next decision commands them again.
+        self._freezing = {(switch, neighbour) for switch, neighbour in state.get("freezing", ())}
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -177,6 +187,7 @@ class FailureState:
         dead = {one for one in self.processes if self._is_dead(one, racks)}
         cut = [*self._cut(racks, switches, dead)]
         missing = [port for port in cut if port not in self._silent]
+        self._freezing = {*missing}
         if missing:
             return [Freeze(*port) for port in missing]
         stamps = tuple((one, self._stamp_of(one, racks, cut)) for one in sorted(dead))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import Port
-from weir_toc.controller.records import Record
+from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import rack_of
 
@@ -30,6 +30,8 @@ class Pacing:
         self._failures: dict[int, int] = {}
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
+        #: And since when each process that has not joined yet.
+        self._unjoined: dict[int, int] = {}
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""
@@ -58,6 +60,7 @@ class Pacing:
                 self._failures[number] = now + self._answer
                 found += [NodeSilent(process) for process in sorted(failure.waiting)]
         found += self._silent_switches(now, state, connected)
+        found += self._lapsed(now, state, connected)
         if not failures.is_undecided:
             self._decide_at = 0
         elif not self._decide_at:
@@ -86,3 +89,15 @@ class Pacing:
                 del self._missing[switch]
                 found.append(NodeSilent(switch))
         return found
+
+    def _lapsed(
+        self, now: int, state: ControllerState, connected: frozenset[int]
+    ) -> list[Record]:  # fmt: skip
+        """Names whose processes have not joined, and have not been connected for as long."""
+        away = state.unjoined - connected
+        for process in [one for one in self._unjoined if one not in away]:
+            del self._unjoined[process]
+        due = [one for one in away if self._unjoined.setdefault(one, now + self._answer) <= now]
+        for process in due:
+            self._unjoined[process] = now + self._answer
+        return [Lapsed(process) for process in sorted(due)]

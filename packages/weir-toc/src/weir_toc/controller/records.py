@@ -52,6 +52,13 @@ class Removed:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """A process that has an id has not joined, and is not connected any more: its name is free."""
+
+    process: int
+
+
 Report = ProcessJoined | LinkJoined | InputSilent | Completed | Removed
 
 
@@ -65,4 +72,4 @@ class Reported:
     report: Report
 
 
-Record = Founded | Registered | SwitchStarted | Reported | NodeSilent | Decide
+Record = Founded | Registered | SwitchStarted | Reported | NodeSilent | Decide | Lapsed

@@ -24,6 +24,7 @@ from weir_toc.controller.entries import (
 from weir_toc.controller.failures import FailureState, Port
 from weir_toc.controller.records import (
     Founded,
+    Lapsed,
     Record,
     Registered,
     Removed,
@@ -61,6 +62,8 @@ class ControllerState:
         self.failures: FailureState | None = None
         #: Processes that go on, or that have registered and not joined yet.
         self.names: dict[str, Named] = {}
+        #: Those that have not joined yet.
+        self.unjoined: set[int] = set()
         self.switches: dict[int, SwitchAt] = {}
         #: Registers to remove; their switches have not said that they did.
         self.removals: dict[Port, Remove] = {}
@@ -91,6 +94,11 @@ class ControllerState:
             return self._report(record, failures)
         if isinstance(record, NodeSilent):
             return self._node_silent(record.node, failures)
+        if isinstance(record, Lapsed):
+            if record.process in self.unjoined:
+                self.unjoined.discard(record.process)
+                del self.names[self.name_of(record.process)]
+            return []
         assert isinstance(record, Decide)
         return self._kept(failures, failures.apply(record))
 
@@ -138,6 +146,7 @@ class ControllerState:
         if node not in failures.topology.switches:
             return [one for one in failures.pending() if isinstance(one, Fail) and one.to == node]
         routes: list[Command] = [SetRoutes(node, failures.current_routes(node))]
+        routes += failures.freezes(node)
         return routes + [one for port, one in self.removals.items() if port[0] == node]
 
     # -- what they do --------------------------------------------------------------------------
@@ -147,7 +156,11 @@ class ControllerState:
         if self.refusal(record.name, record.rack) or (held and held.nonce == record.nonce):
             return
         serial = self._serials[record.rack] = self._serials.get(record.rack, 0) + 1
-        self.names[record.name] = Named(process_id(record.rack, serial), record.nonce)
+        process = process_id(record.rack, serial)
+        if held is not None:
+            self.unjoined.discard(held.process)
+        self.names[record.name] = Named(process, record.nonce)
+        self.unjoined.add(process)
 
     def _switch_started(self, record: SwitchStarted, failures: FailureState) -> list[Command]:
         switch = record.switch
@@ -188,6 +201,8 @@ class ControllerState:
             return []
         if isinstance(report, Completed) and report.process != record.node:
             return []
+        if isinstance(report, ProcessJoined):
+            self.unjoined.discard(report.process)
         if isinstance(report, ProcessJoined) and not self.name_of(report.process):
             # Its name went to another one, which asked later: nobody knows this one.
             failures.apply(report)
@@ -210,7 +225,9 @@ class ControllerState:
                 self.removals[command.switch, command.neighbour] = command
         gone = [name for name, one in self.names.items() if one.process in failures.failed]
         for name in gone:
-            self._reported.pop(self.names.pop(name).process, None)
+            process = self.names.pop(name).process
+            self._reported.pop(process, None)
+            self.unjoined.discard(process)
         return commands
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -246,6 +263,8 @@ class ControllerState:
             assert made.failures is not None
             made.failures.load(state["failures"])
             made.names = {name: Named(*one) for name, *one in state["names"]}
+            ids = {one.process for one in made.names.values()}
+            made.unjoined = ids - made.failures.processes
             made.switches = {switch: SwitchAt(*one) for switch, *one in state["switches"]}
             made.removals = {(one[0], one[1]): Remove(*one) for one in state["removals"]}
             made._serials = dict(state["serials"])

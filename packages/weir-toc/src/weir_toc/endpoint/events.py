@@ -89,12 +89,15 @@ Event = Message | Left | SendFailed | ProcessFailed | Settled | Admitted | Exclu
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """Limits of one process; sizes in bytes, times in nanoseconds."""
+    """Limits of one process; sizes in bytes, times in nanoseconds.
+
+    What is in memory counts by `packet.cost_of`; `part_max` is a length.
+    """
 
     interval: int = 1_000_000
     #: Messages that wait for their turn, of all senders and both services together.
     reorder_budget: int = 3_500_000
-    #: The least window of a sender, and so the largest part of a scattering.
+    #: The largest part of a scattering.
     part_max: int = 32_768
     #: What `send` took and did not send yet.
     send_buffer: int = 8_000_000
@@ -106,6 +109,11 @@ class EndpointConfig:
     lost_after: int = 20
     #: A scattering waits for a receiver that never answered for so many intervals.
     unreachable_after: int = 1_000
+
+    @property
+    def window_min(self) -> int:
+        """The least window of a sender: a part of the largest size fits in it."""
+        return wire.cost_of(self.part_max)
 
 
 @dataclass(slots=True)

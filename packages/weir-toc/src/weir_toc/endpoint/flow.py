@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 from weir_toc.congestion import CongestionWindow, RoundTrips
 from weir_toc.endpoint.events import EndpointConfig, Service
-from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, unwrap_psn
+from weir_toc.packet import (
+    PACKET_COST,
+    PAYLOAD_BYTES_MAX,
+    Acknowledgement,
+    cost_of,
+    packets_of,
+    unwrap_psn,
+)
 
 #: A packet is sent again when one that was sent so much later is acknowledged.
 REORDERED_PACKETS = 3
@@ -28,13 +35,13 @@ class Part:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes of a window: an empty message takes one."""
-        return max(1, len(self.payload))
+        """The bytes that it takes of a window."""
+        return cost_of(len(self.payload))
 
     @property
     def packets(self) -> int:
         """The number of its fragments."""
-        return -(-self.size // PAYLOAD_BYTES_MAX)
+        return packets_of(len(self.payload))
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +87,7 @@ class Flow:
         self.window = 0
         #: The bytes of parts that hold credits.
         self.used = 0
-        self.congestion = CongestionWindow(config.part_max, config.reorder_budget)
+        self.congestion = CongestionWindow(config.window_min, config.reorder_budget)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
         #: Parts that wait for credits, in the order in which they were queued.
         self.queue: deque[tuple[Scattering, Part]] = deque()
@@ -136,7 +143,7 @@ class Flow:
             self.trips.measured(now - newest.sent_at)
         if found:
             self.acked_top[service] = max(self.acked_top[service], found[-1])
-            size = PAYLOAD_BYTES_MAX * len(found)
+            size = (PAYLOAD_BYTES_MAX + PACKET_COST) * len(found)
             self.congestion.acknowledged(size, max(ack.packets, ack.marked), ack.marked)
             self.retry_at = now + self.trips.timeout
 

@@ -98,6 +98,11 @@ class Assembly:
     last: int | None = None
 
     @property
+    def cost(self) -> int:
+        """What its fragments take of the budget, in bytes."""
+        return sum(len(one) + wire.PACKET_COST for one in self.fragments.values())
+
+    @property
     def is_whole(self) -> bool:
         """Whether all fragments from the first to the last are here."""
         if self.first is None or self.last is None:
@@ -199,7 +204,7 @@ class Receiver:
         if is_reliable and packet.stamp <= self.commit:
             self.counters.damaged += 1  # no process of this protocol sends it
             return
-        size = max(1, len(packet.payload))
+        size = len(packet.payload) + wire.PACKET_COST
         if source.buffered + size > source.granted:
             self.counters.over_budget += 1
             return
@@ -265,7 +270,7 @@ class Receiver:
         if source is not None:
             # What is kept of it still counts as memory, and is counted down by its delivery.
             of_it = [one for heap in self._waiting.values() for one in heap if one[1] == process]
-            held = sum(max(1, len(one[3])) for one in of_it if isinstance(one[3], bytes))
+            held = sum(wire.cost_of(len(one[3])) for one in of_it if isinstance(one[3], bytes))
             for untaken in self._untaken.values():
                 held += sum(size for sender, _, size in untaken if sender == process)
             self.buffered -= source.buffered - held
@@ -313,7 +318,7 @@ class Receiver:
     def _divide(self, now: int) -> None:
         """Share the budget evenly; nobody gets what another sender may still use."""
         sources = self._sources.values()
-        floor, budget = self.config.part_max, self.config.reorder_budget
+        floor, budget = self.config.window_min, self.config.reorder_budget
         share = max(floor, budget // max(1, len(self._sources)))
         free = budget - self.granted
         for source in sources:
@@ -363,7 +368,7 @@ class Receiver:
             return
         self.counters.delivered += 1
         self.events.append(Message(service, stamp, process, payload))
-        size = max(1, len(payload))
+        size = wire.cost_of(len(payload))
         if self.config.program_takes:
             self._untaken[service].append((process, end, size))
         else:
@@ -403,11 +408,11 @@ class Receiver:
             if one[0] == stamp and one[1] == source.process and isinstance(one[3], bytes):
                 heap.remove(one)
                 heapify(heap)
-                self._forget(source, max(1, len(one[3])))
+                self._forget(source, wire.cost_of(len(one[3])))
                 return
         assembly = source.reliable.assemblies.pop(stamp, None)
         if assembly is not None:
-            self._forget(source, sum(max(1, len(one)) for one in assembly.fragments.values()))
+            self._forget(source, assembly.cost)
 
     def _drop_incomplete(self, barrier: int) -> None:
         """The rest of these best effort messages would come too late."""
@@ -416,7 +421,7 @@ class Receiver:
             for stamp in [stamp for stamp in assemblies if stamp < barrier]:
                 assembly = assemblies.pop(stamp)
                 self.counters.incomplete += 1
-                self._forget(source, sum(max(1, len(x)) for x in assembly.fragments.values()))
+                self._forget(source, assembly.cost)
                 self._advance(source, source.best_effort, max(assembly.fragments) + 1)
 
     def _forget(self, source: Source, size: int) -> None:

@@ -75,7 +75,12 @@ class Sender:
                     f"{len(payload)} bytes to process {to}: a part has {self.config.part_max} at "
                     "most; send several"
                 )
-            size += len(payload)
+            size += wire.cost_of(len(payload))
+        if size > self.config.send_buffer:
+            raise InvalidScattering(
+                f"{len(parts)} parts take {size} bytes of memory: {self.config.send_buffer} are "
+                "possible; send fewer at once"
+            )
         if self.buffered + size > self.config.send_buffer:
             raise SendBufferFull(
                 f"{self.buffered} bytes wait to be sent: wait until some have left"
@@ -223,7 +228,7 @@ class Sender:
         else:
             self._best_effort[scattering.stamp] = scattering
         for part in scattering.parts:
-            self.buffered -= len(part.payload)
+            self.buffered -= part.size
             flow = self.flows[part.to]
             part.first_psn = flow.next_psn[service]
             part.unacked = part.packets
@@ -322,7 +327,7 @@ class Sender:
     def _cancel(self, scattering: Scattering, to: int, reason: Reason) -> None:
         """Take a scattering that has no stamp out of all queues, with its credits."""
         for part in scattering.parts:
-            self.buffered -= len(part.payload)
+            self.buffered -= part.size
             flow = self.flows.get(part.to)
             if flow is not None:
                 flow.release(part)

@@ -160,8 +160,16 @@ def test_a_message_with_a_lost_fragment_is_dropped_whole() -> None:
 
 
 def test_calls_that_nobody_could_carry_out_are_refused() -> None:
-    rack = OneRack(2, send_buffer=10_000)
-    for parts in ([], [(B, b"x"), (B, b"y")], [(0, b"x")], [(1 << 31, b"x")], [(B, bytes(32_769))]):
+    rack = OneRack(2, send_buffer=13_000)
+    too_large = [(B, bytes(7_000)), (C, bytes(7_000))]
+    for parts in (
+        too_large,
+        [],
+        [(B, b"x"), (B, b"y")],
+        [(0, b"x")],
+        [(1 << 31, b"x")],
+        [(B, bytes(32_769))],
+    ):
         with pytest.raises(InvalidScattering):
             rack.send(A, R, *parts)
     rack.loses = of_kind(wire.CONNECT)
@@ -229,6 +237,27 @@ def test_memory_is_bounded_while_a_barrier_stands_still() -> None:
     assert counters.buffered_max <= 100_000
 
 
+@pytest.mark.parametrize("size", [0, 1])
+def test_messages_without_a_payload_take_memory_too(size: int) -> None:
+    rack = OneRack(3, reorder_budget=100_000, part_max=10_000, send_buffer=1_000_000)
+    rack.send(A, R, (B, b"x"))
+    rack.run(5)
+    rack.loses = lambda process, _data: process == C  # a silent process stops all
+    sent = 0
+
+    def fill() -> None:
+        nonlocal sent
+        while sent < 10_000:
+            rack.send(A, R, (B, bytes(size)))
+            sent += 1
+
+    with pytest.raises(SendBufferFull):
+        fill()
+    assert 2_000 < sent < 4_000  # those that wait to leave, and those at their receiver
+    rack.run(30)
+    assert 200 < rack.endpoints[B].describe()["reordering"] // (size + 400) <= 100_000 // 400
+
+
 def test_a_barrier_above_what_this_process_has_sent_is_corrupt() -> None:
     rack = OneRack(2)
     endpoint = rack.endpoints[A]
@@ -285,11 +314,11 @@ def test_what_the_program_has_not_taken_of_a_failed_process_is_counted_once() ->
     stamps = [rack.send(B, R, (A, bytes(1_000))) for _ in range(3)]
     rack.run(10)
     assert len(rack.messages(A)) == len(stamps)
-    assert rack.endpoints[A].describe()["reordering"] == 3_000
+    assert rack.endpoints[A].describe()["reordering"] == 3 * 1_400
     rack.endpoints[A].taken(rack.now, R, 1)
-    assert rack.endpoints[A].describe()["reordering"] == 2_000
+    assert rack.endpoints[A].describe()["reordering"] == 2 * 1_400
     rack.endpoints[A].process_failed(rack.now, B, rack.messages(A)[-1].stamp)
-    assert rack.endpoints[A].describe()["reordering"] == 2_000
+    assert rack.endpoints[A].describe()["reordering"] == 2 * 1_400
     rack.endpoints[A].taken(rack.now, R, 2)
     assert rack.endpoints[A].describe()["reordering"] == 0
 

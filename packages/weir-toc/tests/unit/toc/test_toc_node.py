@@ -259,6 +259,33 @@ def test_a_link_that_comes_back_counts_again_once_the_controller_has_settled_it(
     assert one.down.commit == now + 1
 
 
+def test_a_link_that_breaks_again_before_its_removal_waits_for_the_second_one() -> None:
+    topology, one = two_racks()
+    dead, alive = topology.switch_of_rack(0).upper
+    now = START
+
+    def go_on(until: int) -> list[Silent]:
+        nonlocal now
+        found = []
+        while now < START + until * T:
+            now += T
+            one.receive(now, alive, beacon(alive, now))
+            found += [each for each in one.tick(now) if isinstance(each, Silent)]
+        return found
+
+    (first,) = go_on(13)
+    assert (first.neighbour, first.epoch) == (dead, 1)
+    one.receive(now, dead, beacon(dead, now, epoch=2))
+    (second,) = go_on(26)
+    # Still the register of the first time: nobody has delivered what lies above.
+    assert second == Silent(dead, 2, first.commit)
+    one.remove(now, dead, epoch=1)
+    assert one.down.commit < START
+    one.remove(now, dead, epoch=2)
+    go_on(27)
+    assert one.down.commit == now
+
+
 def test_congested_outputs_mark_packets() -> None:
     one = node(drain_rate=1, mark_above=100)
     join(one, A, B)

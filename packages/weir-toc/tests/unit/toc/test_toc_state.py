@@ -20,6 +20,7 @@ from weir_toc.controller.entries import (
 from weir_toc.controller.pacing import ANSWER_NS_MIN, COLLECT_NS_MIN, Pacing
 from weir_toc.controller.records import (
     Founded,
+    Lapsed,
     Record,
     Registered,
     Removed,
@@ -203,3 +204,53 @@ def test_an_aggregator_that_is_not_connected_is_given_up() -> None:
     state.apply(NodeSilent(SWITCH))
     assert state.failures is not None
     assert state.failures.is_undecided
+
+
+def test_a_name_whose_process_never_joined_is_free_again() -> None:
+    state = founded("a")
+    play(state, Registered("b", 0, 2))
+    pacing, here = Pacing(1_000_000), frozenset({SWITCH})
+    assert pacing.due(7, state, here | {B}) == []  # it is connected: its aggregator may admit it
+    assert pacing.due(8, state, here) == []
+    assert pacing.due(7 + ANSWER_NS_MIN, state, here) == []
+    assert pacing.due(8 + ANSWER_NS_MIN, state, here) == [Lapsed(B)]
+    play(state, Lapsed(B))
+    assert [*state.names] == ["a"]
+    assert pacing.due(9 + ANSWER_NS_MIN, state, here) == []
+    play(state, Lapsed(B))  # proposed twice
+    # It joins after all: nobody knows it, and it is excluded.
+    play(state, Reported(SWITCH, 1, 9, ProcessJoined(B)))
+    assert state.failures is not None
+    assert state.failures.is_undecided
+
+
+def test_a_process_that_joins_meanwhile_keeps_its_name() -> None:
+    state = founded("a")
+    play(state, Registered("b", 0, 2))
+    play(state, Reported(SWITCH, 1, 9, ProcessJoined(B)))
+    play(state, Lapsed(B))
+    assert state.names["b"].process == B
+    assert state.unjoined == set()
+
+
+def test_a_name_that_another_took_over_is_not_taken_from_it() -> None:
+    state = founded("a")
+    play(state, Registered("b", 0, 2))
+    play(state, Registered("b", 0, 3))  # the first one never joined
+    assert state.unjoined == {C}
+    play(state, Lapsed(B))
+    assert state.names["b"].process == C
+
+
+def test_a_switch_that_connects_again_is_told_what_to_freeze() -> None:
+    """Until its register is frozen, or no decision waits for it any more."""
+    state = founded("a", "b")
+    play(state, NodeSilent(A))
+    assert Freeze(SWITCH, A) not in state.pending(SWITCH)  # reports are still collected
+    assert play(state, Decide()) == [Freeze(SWITCH, A)]
+    assert Freeze(SWITCH, A) in same(state).pending(SWITCH)
+    assert Freeze(SWITCH, A) not in state.pending(B)
+    play(state, Reported(SWITCH, 1, 9, InputSilent(SWITCH, A, 1, 77)))
+    assert Freeze(SWITCH, A) not in state.pending(SWITCH)
+    assert play(state, Decide()) == [Fail(B, 1, ((A, 77),))]
+    assert Freeze(SWITCH, A) not in state.pending(SWITCH)
