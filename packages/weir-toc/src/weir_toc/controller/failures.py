@@ -317,8 +317,16 @@ class FailureState:
         self._decided &= self._unsettled()
 
     def _resumed(self) -> list[Command]:
-        """Remove the frozen registers of all failures that are carried out everywhere."""
-        done = [failure for failure in self.failures.values() if not failure.waiting]
+        """Remove the frozen registers of all failures that are carried out everywhere.
+
+        Those of a later failure wait for all earlier ones: they may be all that keeps barriers
+        below the stamp of an earlier one, whose own registers lie behind.
+        """
+        done: list[Failure] = []
+        for failure in self.failures.values():  # in the order of the decisions
+            if failure.waiting:
+                break
+            done.append(failure)
         commands: list[Command] = []
         for failure in done:
             del self.failures[failure.number]

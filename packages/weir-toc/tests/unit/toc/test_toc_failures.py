@@ -92,6 +92,20 @@ def test_a_cable_that_no_process_needs_is_removed_at_once() -> None:
     assert routes == {SPINES[0]: {0}, SPINES[1]: {0, 1}}
 
 
+def test_a_cable_that_breaks_later_waits_for_the_failures_before_it() -> None:
+    """Behind it lies the register that keeps barriers below the stamp of the first failure."""
+    one = state()
+    silent(one, (RACKS[0], B, 77))
+    one.apply(Decide())
+    one.apply(Completed(1, A))  # C has not been told yet
+    silent(one, (RACKS[1], SPINES[0], 80))
+    assert but_routes(one.apply(Decide())) == []
+    assert [*one.failures] == [1, 2]
+    removed = one.apply(Completed(1, C))
+    assert removed == [Remove(RACKS[0], B, 1), Remove(RACKS[1], SPINES[0], 1)]
+    assert one.failures == {}
+
+
 def test_an_input_of_the_cut_that_is_not_silent_is_frozen_first() -> None:
     one = state()
     silent(one, (SPINES[0], RACKS[1], 50))  # only one direction: the rack still hears the spine
