@@ -7,9 +7,6 @@ STAMP := $(VENV)/.installed
 CACHES := .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 .DEFAULT_GOAL := help
-# `make -j verify test` must not start the tests before the checks are done.
-.NOTPARALLEL:
-
 .PHONY: help
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -42,15 +39,29 @@ demo: $(STAMP) ## Show weir at work, from publish to Spark
 
 .PHONY: verify
 verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no file
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(CHECKS)
+
+# The longest begin first, so that two cores end at the same time.
+CHECKS := check-types check-tests check-tidy check-lint check-contracts check-pages
+.PHONY: $(CHECKS)
+check-types: $(STAMP)
+	$(BIN)/mypy --strict
+# Every module of tests can be imported. What pytest compiles of it here, `make test` reads.
+check-tests: $(STAMP)
+	$(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider >$(VENV)/tests || { cat $(VENV)/tests; false; }
+check-tidy: $(STAMP)
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+check-lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict
+check-contracts: $(STAMP)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+check-pages: $(STAMP)
 	$(BIN)/python -P tools/protocol-page --check
 
+# `make -j verify test` must not start the tests before the checks are done.
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 200 simulated worlds
+test: $(STAMP) | $(filter verify,$(MAKECMDGOALS)) ## Run the tests, and beside them 200 worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 3 --dist loadscope
 
 .PHONY: test-slow
