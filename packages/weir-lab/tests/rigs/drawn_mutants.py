@@ -30,11 +30,17 @@ def _digest() -> bytes:
 def cases(mutants: Sequence[Mutant], count: int) -> list[Any]:
     """Return a case for each mutant: `count` of them are drawn, and the others are slow."""
 
-    def rank(mutant: Mutant) -> bytes:
-        return hashlib.sha256(_digest() + mutant.name.encode()).digest()
-
-    drawn = {mutant.name for mutant in sorted(mutants, key=rank)[:count]}
+    chosen = drawn([mutant.name for mutant in mutants], count)
     return [
-        pytest.param(one, id=one.name, marks=[] if one.name in drawn else [pytest.mark.slow])
+        pytest.param(one, id=one.name, marks=[] if one.name in chosen else [pytest.mark.slow])
         for one in mutants
     ]
+
+
+def drawn(names: Sequence[str], count: int) -> list[str]:
+    """Return `count` of these names, as the bytes of weir's modules draw them."""
+
+    def rank(name: str) -> bytes:
+        return hashlib.sha256(_digest() + name.encode()).digest()
+
+    return sorted(names, key=rank)[:count]

@@ -144,7 +144,9 @@ def test_a_peer_ends_with_its_folder() -> None:
 
 
 @pytest.mark.usefixtures("fake_redis")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_a_comparison_that_is_ended_takes_its_peers_with_it(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rigs.drawn_mutants import drawn
 from weir_lab.planted.access import (
     OF_DEVICES,
     OF_LOGINS,
@@ -24,6 +25,8 @@ from weir_lab.planted.tags import OF_TAGS
 from weir_lab.sim.mutants.source import PlantingRefused
 
 ROOT = Path(__file__).parents[5]
+#: How many bugs `make test` plants.
+DRAWN = 20
 
 
 def run(*names: str) -> tuple[int, Result, str]:
@@ -35,11 +38,20 @@ def run(*names: str) -> tuple[int, Result, str]:
     return made.returncode, msgspec.json.decode(made.stdout, type=Result), made.stderr
 
 
-def test_each_bug_is_missed_by_a_test() -> None:
-    code, result, said = run()
+def all_are_caught(*names: str) -> None:
+    code, result, said = run(*names)
     assert not result.missed, said
-    assert (code, result.planted) == (0, len(BUGS))
+    assert (code, result.planted) == (0, len(names))
     assert result.caught == result.planted
+
+
+def test_drawn_bugs_are_missed_by_tests() -> None:
+    all_are_caught(*drawn([bug.name for bug in BUGS], DRAWN))
+
+
+@pytest.mark.slow  # `make proof` plants all, too
+def test_each_bug_is_missed_by_a_test() -> None:
+    all_are_caught(*(bug.name for bug in BUGS))
 
 
 def test_there_are_enough_of_each_kind() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rigs.drawn_mutants import cases
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import FILTERS, hunt
 from weir_lab.sim.scenarios.filters import Filters, Following, Got, judged
@@ -41,7 +42,7 @@ def test_what_is_missing_unwanted_or_out_of_turn_is_told() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", FILTERS, ids=[mutant.name for mutant in FILTERS])
+@pytest.mark.parametrize("mutant", cases(FILTERS, 1))
 def test_a_rule_that_is_taken_away_is_missed(mutant: Mutant) -> None:
     found = hunt(mutant, more=4)
     assert found.caught, f"all play on as if nothing were gone: {mutant.rule}"

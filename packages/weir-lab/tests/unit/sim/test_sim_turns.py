@@ -19,8 +19,9 @@ from weir.host.trunks import ServingEnd
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE, UNORDERED
 
-#: Far more worlds than it takes to see everything.
-SEEDS, LONG_SEEDS = 80, 20
+#: Far more worlds than it takes to see everything. Those that showed what is rare come first.
+SEEDS = sorted(range(80), key=lambda seed: seed not in {0, 1, 2, 4, 8, 9})
+LONG_SEEDS = sorted(range(20), key=lambda seed: seed not in {0, 6, 10, 14})
 
 # What is called, and when that shows what: told what it returned, and what it was given.
 SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
@@ -75,7 +76,7 @@ def test_worlds_play_what_a_server_does(monkeypatch: pytest.MonkeyPatch) -> None
         watch(what, owner, name, shows)
     # A device is silent for long enough in worlds that last for half a minute.
     for shape, seeds in ((NODE, SEEDS), (UNORDERED, LONG_SEEDS)):
-        for seed in range(seeds):
+        for seed in seeds:
             run_seed(seed, shape)
             if not missed - (AT_LENGTH if shape is NODE else set()):
                 break
