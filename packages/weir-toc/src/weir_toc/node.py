@@ -227,7 +227,7 @@ class SwitchNode:
         for half in (self.up, self.down):
             for neighbour, one in half.inputs.items():
                 if one.live and one.heard_at < silent_since and one is not self._virtual:
-                    self._fence(neighbour, one)
+                    self._fence(half, neighbour, one)
         for half in (self.up, self.down):
             if half.aggregate(now):
                 self._pass_on(now, half)
@@ -247,7 +247,7 @@ class SwitchNode:
         one = half.inputs.get(neighbour)
         if one is not None and not one.removed:
             one.held = True
-            self._fence(neighbour, one)
+            self._fence(half, neighbour, one)
             if half.aggregate(now):
                 self._pass_on(now, half)
             self._told(now)
@@ -287,8 +287,12 @@ class SwitchNode:
 
     # -- inputs --------------------------------------------------------------------------------
 
-    def _fence(self, neighbour: int, one: Input) -> None:
+    def _fence(self, half: Half, neighbour: int, one: Input) -> None:
         one.live = False
+        if neighbour not in self.switch.lower and neighbour not in self.switch.upper:
+            # A process that has just joined may not have passed what it was told to begin above.
+            # It has failed there, and not where its register began: others are beyond that.
+            one.commit = max(one.commit, half.commit)
         # Before anybody is told of the value. One that had come back before its removal is frozen
         # in its new epoch: the former removal, which may still come, is not for this failure.
         one.frozen, one.frozen_epoch = True, one.epoch

@@ -114,6 +114,8 @@ MUTANTS = (
     Mutant("a cable is taken out while processes are not told of an earlier failure", _FAILURES,
            "if failure.waiting:\n                break",
            "if failure.waiting:\n                continue", 1065, ("I13",)),
+    Mutant("a process that has just joined fails where its register began", _NODE,
+           "one.commit = max(one.commit, half.commit)", "pass", 2046, ("I13",)),
     Mutant("a port that breaks again is frozen in its former epoch", _NODE,
            "one.frozen, one.frozen_epoch = True, one.epoch",
            "one.frozen_epoch = one.frozen_epoch if one.frozen else one.epoch\n"

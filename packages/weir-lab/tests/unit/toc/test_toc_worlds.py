@@ -22,6 +22,7 @@ ONCE_BROKEN = {
     263: "the controller waited for the answer of a dead switch",
     377: "a port that broke again before its removal stayed frozen for ever",
     1065: "a cable was taken out that alone kept barriers below an earlier failure",
+    2046: "a process that failed as it joined had a failure stamp below what others had delivered",
 }
 
 

@@ -160,6 +160,21 @@ def test_a_frozen_commit_register_follows_nothing_and_leaves_by_the_controller()
     assert B not in one.registers()
 
 
+def test_a_process_that_says_nothing_after_it_joined_fails_where_it_began() -> None:
+    one = node()
+    join(one, A)
+    for tick in range(1, 4):
+        one.receive(START + tick * T, A, beacon(A, START + tick * T))
+    join(one, B, now=START + 3 * T)
+    began = one.up.commit
+    assert began == START + 3 * T
+    found = []
+    for tick in range(4, 16):
+        one.receive(START + tick * T, A, beacon(A, START + tick * T))
+        found += [each for each in one.tick(START + tick * T) if isinstance(each, Silent)]
+    assert found == [Silent(B, 1, began)]
+
+
 def test_an_id_that_is_fenced_does_not_join_again() -> None:
     one, now = silent_b(), START + 13 * T
     assert sent(one.receive(now, B, wire.encode(Packet(wire.JOIN, B, epoch=2))), now) == []
