@@ -18,7 +18,7 @@ from weir.protocol.client.codec import ClientStream, decode_reply, encode_reques
 from weir.relay_node import host as hosting
 from weir.relay_node import store as stores
 from weir.relay_node.host import RelayConfig
-from weir.relay_node.serve import run
+from weir.relay_node.serve import Started, run
 from weir.testing.memory_node import Node
 
 Row = tuple[int, int, int, bytes]
@@ -39,13 +39,18 @@ async def relay(
     core: Node, path: Path, at: tuple[str, int] = ("127.0.0.1", 0), **config: Any
 ) -> AsyncIterator[str]:
     """Run a relay; yield its address."""
+    async with started_relay(core, path, at, **config) as found:
+        yield f"weir://{found.host}:{found.port}"
+
+
+@asynccontextmanager
+async def started_relay(
+    core: Node, path: Path, at: tuple[str, int] = ("127.0.0.1", 0), **config: Any
+) -> AsyncIterator[Started]:
+    """Run a relay; yield what it tells when it serves."""
     stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.ensure_future(
-        run(
-            RelayConfig(parse_url(core.url), **config), path, at,
-            lambda host, port: up.set_result(f"weir://{host}:{port}"), stop,
-        )
-    )  # fmt: skip
+    told = RelayConfig(parse_url(core.url), **config)
+    running = asyncio.ensure_future(run(told, path, at, up.set_result, stop))
     await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         running.result()

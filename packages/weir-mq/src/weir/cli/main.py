@@ -22,6 +22,7 @@ from weir.cli.admin import (
     fleets,
     nodes,
     quotas,
+    relays,
     schemas,
     sinks,
     topics,
@@ -80,7 +81,7 @@ app = typer.Typer(
 )
 app.command()(server.init)
 app.command()(server.serve)
-app.command()(server.relay)
+app.command()(relays.relay)
 app.command()(dev.dev)
 app.add_typer(topics.app)
 app.add_typer(clusters.app)

@@ -1,4 +1,4 @@
-"""`weir init`, `weir serve`, `weir relay`, `weir config`: found a node, run it, show its settings.
+"""`weir init`, `weir serve`, `weir config`: found a node, run it, show its settings.
 
 Exit codes of `serve`: 0 stopped with everything drained; 1 an error, or not drained in time; 2
 wrong usage; 74 the disk failed; 130 or 143 a second SIGINT or SIGTERM ended it at once.
@@ -15,7 +15,6 @@ import typer
 
 if TYPE_CHECKING:
     from weir.broker.api.settings import Member
-    from weir.relay_node.host import RelayConfig
     from weir.server.config_sources import Resolved
     from weir.server.disk.node_folder import Founded
 
@@ -195,7 +194,7 @@ def serve(
 
     def started(host: str, port: int) -> None:
         if until_eof:
-            _stop_at_eof()
+            stop_at_eof()
         shown = f"[{host}]" if ":" in host else host
         print(f"weir serves weir://{shown}:{port} from {settings.node.data}", flush=True)
 
@@ -209,94 +208,6 @@ def serve(
             err=True,
         )
         raise typer.Exit(1)
-
-
-def relay(
-    core: Annotated[str, typer.Argument(help="The core: weir://host[:port][,host2[:port2]].")],
-    data: Annotated[Path, typer.Option("--data", help="The relay's folder.")] = Path("weir-relay"),
-    host: Annotated[str, typer.Option("--host", help="Where clients connect.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0: a free one.")] = 6800,
-    topics: Annotated[
-        str, typer.Option("--topics", help="As in a,shop/b; without it, all topics.")
-    ] = "",
-    tags: Annotated[
-        str | None,
-        typer.Option("--tags", help="As in a,b; an empty one stands for messages without a tag."),
-    ] = None,
-    brokerset: Annotated[int, typer.Option("--set", help="The id of its set.")] = 0,
-    node: Annotated[int, typer.Option("--node", help="Its number in the topology.")] = 0,
-    upper: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--upper",
-            metavar="weir://HOST[:PORT]",
-            help="A relay to pull from while it serves what is asked; the preferred one first.",
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen where others reach it, without logins.")
-    ] = False,
-    until_eof: Annotated[
-        bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends.")
-    ] = False,
-) -> None:
-    """Run a relay until Ctrl-C or SIGTERM: it pulls topics from a core, and serves reads of them
-    with the core's offsets, stamps and order, also while the core is away.
-
-    It pulls without a login, so it holds what anybody may read from the core.
-    """
-    import asyncio
-    import logging
-
-    from weir.relay_node.serve import run_until_signal
-    from weir.server.exposure import is_reachable
-    from weir.server.network.addresses import in_words
-
-    config = _relay_config(core, topics, tags, brokerset, node, upper or [])
-    if not insecure and is_reachable(host):
-        raise typer.BadParameter(
-            f"{host} can be reached by others, and a relay asks nobody to log in: listen on "
-            "127.0.0.1, or say by --insecure that this is meant",
-            param_hint="--host",
-        )
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-
-    def started(host: str, port: int) -> None:
-        if until_eof:
-            _stop_at_eof()
-        shown = f"[{host}]" if ":" in host else host
-        print(f"weir relays {config.core} at weir://{shown}:{port} from {data}", flush=True)
-
-    with in_words(host, port, "--port"):
-        asyncio.run(run_until_signal(config, data, (host, port), started))
-
-
-def _relay_config(
-    core: str, topics: str, tags: str | None, brokerset: int, node: int, upper: list[str]
-) -> RelayConfig:
-    from weir.client.arguments import parse_url
-    from weir.model.ids import NODE_MAX
-    from weir.model.limits import SET_ID_MAX, TAG_BYTES_MAX
-    from weir.model.topic import split_name
-    from weir.relay_node.host import RelayConfig
-
-    try:
-        hosts = parse_url(core)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="CORE") from None
-    named = frozenset("/".join(split_name(name)) for name in topics.split(",") if name)
-    wanted = None if tags is None else frozenset(tag.strip() for tag in tags.split(","))
-    if wanted is not None and any(len(tag.encode()) > TAG_BYTES_MAX for tag in wanted):
-        raise typer.BadParameter(f"a tag has {TAG_BYTES_MAX} bytes at most", param_hint="--tags")
-    if not 0 <= brokerset <= SET_ID_MAX or not 0 <= node <= NODE_MAX:
-        raise typer.BadParameter(
-            f"a set is 0 to {SET_ID_MAX:,}, a node 1 to {NODE_MAX:,}", param_hint="--set, --node"
-        )
-    try:
-        uppers = tuple(tuple(parse_url(url)) for url in upper)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--upper") from None
-    return RelayConfig(hosts, brokerset, node, named, wanted, uppers)
 
 
 def resolved(
@@ -327,7 +238,7 @@ def resolved(
     return resolve(config, os.environ, given)
 
 
-def _stop_at_eof() -> None:
+def stop_at_eof() -> None:
     """Stop as if by SIGTERM once stdin ends: the process that holds its other end is gone."""
     import os
     import signal

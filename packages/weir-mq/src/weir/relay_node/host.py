@@ -83,6 +83,8 @@ class RelayConfig:
     topics: frozenset[str] = frozenset()
     tags: Tags = None
     uppers: tuple[Hosts, ...] = ()
+    #: Where its pages are served; None: nowhere.
+    metrics: tuple[str, int] | None = None
 
     @property
     def core(self) -> str:
@@ -109,6 +111,14 @@ class RelayedTopic:
         if self.places is None:
             self.places = Places(network, self.info.full_name, self.info)
         return self.places
+
+
+@dataclass(slots=True)
+class _KeptTopics:
+    """Whether the folder has other topics than these, and whose turn it is to write them down."""
+
+    is_stale: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def wall_ms() -> int:
@@ -140,11 +150,11 @@ class RelayHost:
         #: The connections to the core; None until it answered once.
         self.network: NetworkClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Whether the core has told its topics since the start.
+        self.has_looked = False
         #: Groups that pull once the disk has taken more.
         self._held_up: set[int] = set()
-        #: Whether the folder has other topics than these, and whose turn it is to write them down.
-        self._unkept = False
-        self._keeping = asyncio.Lock()
+        self._kept = _KeptTopics()
         self._stopping = False
         self._flusher: asyncio.Task[None] | None = None
         self._failures: asyncio.Queue[Exception] = asyncio.Queue()
@@ -158,7 +168,7 @@ class RelayHost:
             if self._is_wanted(info):
                 self._take_topic(info)
                 continue
-            self._unkept = True
+            self._kept.is_stale = True
             for address in info.addresses:
                 self.partitions.close(address.group)
         keeping = [upper.keep for upper in self.uppers.values()]
@@ -243,10 +253,10 @@ class RelayHost:
             if not page.more or not page.topics:
                 break
             after = page.topics[-1].full_name
-        changed = False
+        self.has_looked, changed = True, False
         for info in filter(self._is_wanted, found):
             changed = self._take_topic(info) or changed
-        if changed or self._unkept:
+        if changed or self._kept.is_stale:
             await self._keep_topics()
 
     def _is_wanted(self, info: m.TopicInfo) -> bool:
@@ -383,8 +393,8 @@ class RelayHost:
 
     async def _keep_topics(self) -> None:
         """Write down the topics, and nobody else meanwhile; where that fails, at the next look."""
-        async with self._keeping:
-            self._unkept = True
+        async with self._kept.turn:
+            self._kept.is_stale = True
             kept = [topic.info for topic in self.topics.values()]
             try:
                 await self.disk.in_thread(self._folder.keep_topics, kept)
@@ -393,7 +403,7 @@ class RelayHost:
                 self.disk.troubles.failed("topics", words, error)
             else:
                 self.disk.troubles.worked("topics")
-                self._unkept = False
+                self._kept.is_stale = False
 
     # -- readers -----------------------------------------------------------------------------
 

@@ -45,6 +45,11 @@ class Listener:
         self._server: asyncio.Server | None = None
         self.port = 0
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError`."""
         self._server = await asyncio.start_server(self._accept, host, port)

@@ -55,6 +55,9 @@ class Held:
     """
 
     machine: RelayPartition
+    #: When an upper node last answered a pull, and when all was here that it had, in ms.
+    heard_ms: int
+    complete_ms: int
     head: int = 0
     mark: Mark | None = None
     #: How many answers of the core came since the start.
@@ -66,6 +69,19 @@ class Held:
     def state(self) -> RelayState:
         """What the log says."""
         return self.machine.state
+
+    def hear(self, told: AnswerCame) -> None:
+        """Take what an answer says of the end of the log. That of the core counts."""
+        if told.upper.is_core:
+            self.head = told.answer.head
+            self.answers += 1
+        self.head = max(self.head, told.answer.head)
+
+    def stored(self, now_ms: int) -> None:
+        """What an answer brought is here."""
+        self.heard_ms = now_ms
+        if self.state.end >= self.head:
+            self.complete_ms = now_ms
 
     @property
     def committed(self) -> int:
@@ -119,7 +135,7 @@ class RelayPartitions:
         state = self._store.states.pop(group, None) or RelayState()
         settings = Settings(self._me._replace(group=group), first_number=self._first_number)
         machine = RelayPartition(settings, state, StoredBatches(), now_ms)
-        self.held[group] = Held(machine)
+        self.held[group] = Held(machine, now_ms, now_ms)
         sends: list[SendToUpper] = []
         for event in (ChildrenSet(frozenset()), UppersSet(self._uppers), InterestSet(tags)):
             sends += self.handle(group, event, now_ms).sends
@@ -135,10 +151,7 @@ class RelayPartitions:
         held, outcome = self.held[group], Outcome()
         effects: list[Effect] = []
         if isinstance(event, AnswerCame):
-            if event.upper.is_core:
-                held.head = event.answer.head
-                held.answers += 1
-            held.head = max(held.head, event.answer.head)
+            held.hear(event)
             # What the upper node keeps is kept here.
             effects += held.machine.handle(RetentionSet(event.answer.log_start), now_ms)
         for effect in effects + held.machine.handle(event, now_ms):
@@ -159,6 +172,8 @@ class RelayPartitions:
                     log.warning("%s: group %d: %s", kind, group, text)
                 case TopicEnded():
                     outcome.is_over = True
+        if isinstance(event, AnswerCame):
+            held.stored(now_ms)
         return outcome
 
     def _moved(self, held: Held, moved: Moved) -> None:

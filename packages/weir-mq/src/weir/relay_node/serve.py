@@ -6,9 +6,10 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import SystemRandom
+from typing import NamedTuple
 
 from weir.client.connection.network_client import NetworkClient
 from weir.model.ids import NODE_MAX
@@ -16,10 +17,26 @@ from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.host import RelayConfig, RelayHost, check_system, reach
 from weir.relay_node.listener import Listener
+from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.requests import RelayRequests
 from weir.relay_node.store import RelayStore
+from weir.server.network.addresses import in_words
 
 log = logging.getLogger(__name__)
+
+
+class Started(NamedTuple):
+    """A relay that serves: who it is, where clients connect, and the port of its pages, 0 without
+    any.
+    """
+
+    founded: Founded
+    host: str
+    port: int
+    metrics_port: int
+
+
+Tell = Callable[[Started], None]
 
 #: Numbers from here on are drawn for relays that no topology names.
 _DRAWN_FROM = NODE_MAX // 2
@@ -27,7 +44,7 @@ _AGAIN = 1.0
 
 
 async def run_until_signal(
-    config: RelayConfig, path: Path, at: tuple[str, int], started: Callable[[str, int], None]
+    config: RelayConfig, path: Path, at: tuple[str, int], started: Tell
 ) -> None:
     """Do what `run` does until SIGINT or SIGTERM."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -37,13 +54,13 @@ async def run_until_signal(
 
 
 async def run(
-    config: RelayConfig, path: Path, at: tuple[str, int], started: Callable[[str, int], None],
+    config: RelayConfig, path: Path, at: tuple[str, int], started: Tell,
     stop: asyncio.Event,
 ) -> None:  # fmt: skip
     """Relay from the core to clients `at` a host and port; `started` is told where once it listens.
     Returns after `stop`, when all that came is durable.
 
-    Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged` and `OSError`.
+    Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged`, `BadAddress` and `OSError`.
     """
     folder = RelayFolder(path)
     try:
@@ -86,7 +103,7 @@ async def _found(
 
 async def _serve(
     config: RelayConfig, folder: RelayFolder, founded: Founded, network: NetworkClient | None,
-    at: tuple[str, int], started: Callable[[str, int], None], stop: asyncio.Event,
+    at: tuple[str, int], started: Tell, stop: asyncio.Event,
 ) -> None:  # fmt: skip
     disk = folder.disk()
     try:
@@ -95,15 +112,28 @@ async def _serve(
         listener = Listener(RelayRequests(relay))
         relay.start(network)
         try:
-            await listener.start(*at)
-            started(at[0], listener.port)
-            stopping = asyncio.ensure_future(stop.wait())
-            failing = asyncio.ensure_future(relay.ended())
-            done, _ = await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            with in_words(*at, "--port"):
+                await listener.start(*at)
+            monitor = RelayMonitor(relay, lambda: listener.connections)
+            async with AsyncExitStack() as stack:
+                pages = 0
+                if config.metrics is not None:
+                    with in_words(*config.metrics, "--metrics"):
+                        listening = monitor.pages().listening(*config.metrics)
+                        pages = await stack.enter_async_context(listening)
+                started(Started(founded, at[0], listener.port, pages))
+                await _until(stop, relay)
         finally:
             await listener.stop()
             await relay.stop()
     finally:
         disk.close()
+
+
+async def _until(stop: asyncio.Event, relay: RelayHost) -> None:
+    """Return once the relay is to stop. Raises what ended it before."""
+    stopping = asyncio.ensure_future(stop.wait())
+    failing = asyncio.ensure_future(relay.ended())
+    done, _ = await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

@@ -117,7 +117,7 @@ def test_a_chunk_may_come_as_long_as_the_relay_is_behind() -> None:
 
 def test_a_relay_is_behind_until_the_core_has_said_where_it_ends() -> None:
     state = ChunkHost().state
-    held = Held(cast(RelayPartition, SimpleNamespace(state=state)))
+    held = Held(cast(RelayPartition, SimpleNamespace(state=state)), 0, 0)
     assert held.is_behind
     held.answers = 1
     assert not held.is_behind

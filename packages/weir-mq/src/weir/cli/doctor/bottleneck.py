@@ -57,6 +57,10 @@ class Figures:
         """Return the sum over all labels; 0 if there is no such figure."""
         return sum(value for _, value in self._values.get(name, ()))
 
+    def rows(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Return the labels and values of a figure."""
+        return self._values.get(name, [])
+
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the values of a figure by one of its labels, summed over the others."""
         found: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from weir.cli.doctor.finding import Patient
+    from weir.cli.doctor.finding import Finding, Patient
 
 
 def doctor(
@@ -33,6 +33,13 @@ def doctor(
             help="With --live: where the node serves its metrics. [default: metrics.listen]",
         ),
     ] = None,
+    relay: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Look at the relay that was started with this as --metrics, and at nothing else.",
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the machine, the folder and a running node; each finding says what to do.
@@ -46,8 +53,13 @@ def doctor(
 
     from weir.cli.doctor.checks import CHECKS, examine
     from weir.cli.doctor.finding import Patient
-    from weir.cli.output import hint, print_json, print_table
     from weir.server.config_sources import resolve
+
+    if relay:
+        from weir.cli.doctor.relay import examine_relay
+
+        _print(examine_relay(relay), {"relay": relay}, f"weir doctor --relay {relay}", as_json)
+        return
 
     unknown = [name for name in only or () if name not in CHECKS]
     if unknown:
@@ -61,17 +73,25 @@ def doctor(
         _watch(patient, seconds, metrics or settings.metrics.listen, as_json)
         return
     findings = examine(patient, only or ())
+    _print(findings, {"data": settings.node.data, "only": only}, "weir doctor", as_json)
+
+
+def _print(findings: list[Finding], asked: object, again: str, as_json: bool) -> None:
+    """Print what was found. Raises `typer.Exit` if a check failed; `again` is to be typed then."""
+    from weir.cli.output import hint, print_json, print_table
+
     failed = [finding for finding in findings if finding.state == "fail"]
     if as_json:
-        print_json(
-            "weir.doctor/1", {"data": settings.node.data, "only": only}, {"findings": findings}
-        )
+        print_json("weir.doctor/1", asked, {"findings": findings})
     else:
         print_table(
             ("CHECK", "STATE", "FOUND", "WHAT TO DO"),
             [(one.check, one.state, one.found, one.advice) for one in findings],
         )
-        hint("Next: weir serve" if not failed else "Fix what failed, then: weir doctor")
+        if failed:
+            hint(f"Fix what failed, then: {again}")
+        elif again == "weir doctor":
+            hint("Next: weir serve")
     if failed:
         raise typer.Exit(1)
 

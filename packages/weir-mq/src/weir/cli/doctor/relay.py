@@ -1,0 +1,87 @@
+"""What `weir doctor --relay` says of a running relay, by its figures: one line per way to fail."""
+
+from __future__ import annotations
+
+import urllib.request
+
+from weir.cli.doctor.bottleneck import Figures
+from weir.cli.doctor.finding import Finding
+
+_PAGE_SECONDS = 5.0
+#: A relay hears from its upper node each second. Above this many seconds it lags, or is cut off.
+LAG_SECONDS = 10.0
+
+
+def examine_relay(place: str) -> list[Finding]:
+    """Look at the relay whose pages are served at HOST:PORT."""
+    url = f"http://{place}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=_PAGE_SECONDS) as page:
+            figures = Figures(page.read().decode())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        advice = "start the relay with --metrics HOST:PORT, and give the same here"
+        return [Finding("relay", "fail", f"{url} does not answer: {reason}", advice)]
+    if not figures.rows("weir_relay_core_up"):
+        advice = "give the HOST:PORT that a relay was started with as --metrics"
+        return [Finding("relay", "fail", f"{url} is not of a relay", advice)]
+    return [_core(figures), _access(figures), _lag(figures), _disk(figures), _gaps(figures)]
+
+
+def _core(figures: Figures) -> Finding:
+    if figures.total("weir_relay_core_up"):
+        return Finding("relay-core", "ok", "the core is reached")
+    ages = [value for _, value in figures.rows("weir_relay_news_age_seconds")]
+    found = f"cut off from the core; the last news came {min(ages, default=0.0):,.0f} s ago"
+    advice = (
+        "readers go on with what is here: see that the core runs, and that its address is right"
+    )
+    return Finding("relay-core", "fail", found, advice)
+
+
+def _access(figures: Figures) -> Finding:
+    barred = int(figures.total("weir_relay_topics_barred"))
+    if not barred:
+        return Finding("relay-access", "ok", f"{figures.total('weir_relay_topics'):.0f} topics")
+    advice = "allow the user of this relay to read them: weir acl allow; its log names the topics"
+    return Finding("relay-access", "fail", f"the core lets it read {barred} topics not", advice)
+
+
+def _lag(figures: Figures) -> Finding:
+    rows = figures.rows("weir_relay_lag_seconds")
+    worst, labels = max(((value, labels) for labels, value in rows), default=(0.0, {}),
+                        key=lambda row: row[0])  # fmt: skip
+    behind = int(figures.total("weir_relay_lag_messages"))
+    if worst <= LAG_SECONDS:
+        return Finding("relay-lag", "ok", f"{behind:,} messages behind, {worst:,.1f} s at most")
+    size = figures.total("weir_relay_lag_bytes") / 1e6
+    found = (
+        f"{behind:,} messages behind, about {size:,.1f} MB; {labels.get('topic', '')}/"
+        f"{labels.get('partition', '')} was complete {worst:,.0f} s ago"
+    )
+    advice = "if the core is reached, the link, the disk or a processor is too slow for this"
+    return Finding("relay-lag", "warn", found, advice)
+
+
+def _disk(figures: Figures) -> Finding:
+    failing = [labels["kind"] for labels, value in figures.rows("weir_relay_disk_failing") if value]
+    if not failing:
+        return Finding("relay-disk", "ok", "takes all that comes")
+    paused = "; nothing is pulled until it has room" if "flush" in failing else ""
+    advice = "free some room, or mend the disk: the relay goes on by itself; its log says more"
+    return Finding("relay-disk", "fail", f"fails at {', '.join(failing)}{paused}", advice)
+
+
+def _gaps(figures: Figures) -> Finding:
+    rows = [(labels, value) for labels, value in figures.rows("weir_relay_gap_messages") if value]
+    if not rows:
+        return Finding("relay-gaps", "ok", "nothing was lost above it")
+    named = ", ".join(f"{one.get('topic')}/{one.get('partition')}" for one, _ in rows[:3])
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    lost = int(sum(value for _, value in rows))
+    advice = (
+        "readers of these offsets get an error that names them: let them go on behind. Once the "
+        "core is mended, remove the relay's folder, and it pulls everything again"
+    )
+    found = f"{lost:,} messages of {named}{more} were lost before they came here"
+    return Finding("relay-gaps", "warn", found, advice)

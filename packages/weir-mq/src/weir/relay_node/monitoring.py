@@ -1,0 +1,126 @@
+"""What a relay shows of itself over HTTP: /metrics, /healthz and /readyz.
+
+How far a relay lags is known as of the last word of its upper nodes. Bytes are an estimate: as many
+messages as it lags, of the mean size of those that it holds. The seconds are those since it last
+had all that the upper node had, so they grow while nobody answers, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from weir.model.ids import partition_of
+from weir.relay_node.host import RelayHost, steady_ms
+from weir.relay_node.partitions import Held
+from weir.server.observability.endpoint import (
+    CONTENT_TYPE,
+    PLAIN,
+    Answer,
+    Family,
+    Labels,
+    Pages,
+    Sample,
+    one,
+)
+
+#: What may fail on the disk, see `weir.relay_node.disk`.
+DISK_KINDS = ("flush", "read", "checkpoint", "files", "reserve", "topics")
+
+
+class Lag(NamedTuple):
+    """How far a partition is behind: in messages, about so many bytes, and seconds; and the age of
+    the last news in seconds.
+    """
+
+    messages: int
+    bytes: int
+    seconds: float
+    news_seconds: float
+
+
+def lag_of(held: Held, now_ms: int) -> Lag:
+    """Return how far a partition is behind."""
+    state = held.state
+    messages = max(held.head - state.end, 0)
+    kept = state.end - state.start
+    each = state.ranges.total / kept if kept else 0.0
+    behind = max(now_ms - held.complete_ms, 0) / 1_000
+    heard = max(now_ms - held.heard_ms, 0) / 1_000
+    return Lag(messages, int(messages * each), behind, heard)
+
+
+class RelayMonitor:
+    """Makes the figures and pages of a running relay."""
+
+    def __init__(self, host: RelayHost, connections: Callable[[], int]) -> None:
+        """Look at a host, and at how many `connections` clients have to it."""
+        self._host = host
+        self._connections = connections
+
+    def pages(self) -> Pages:
+        """Return the pages."""
+        cheap = ("/healthz", "/readyz")
+        pages = {"/metrics": self._figures, "/healthz": self._healthy, "/readyz": self._ready}
+        return Pages(pages, cheap)
+
+    async def _figures(self) -> Answer:
+        lines = [line for family in self.families() for line in family.lines()]
+        return 200, CONTENT_TYPE, "\n".join([*lines, ""])
+
+    async def _healthy(self) -> Answer:
+        return 200, PLAIN, "alive\n"
+
+    async def _ready(self) -> Answer:
+        held = self._host.partitions.held.values()
+        if not self._host.topics and not self._host.has_looked:
+            return 503, PLAIN, "starting: the core has not told its topics yet\n"
+        if waiting := sum(not one.state.begun for one in held):
+            return 503, PLAIN, f"starting: nothing has come of {waiting} partitions yet\n"
+        if not self._host.is_reached:
+            return 200, PLAIN, "ready, and cut off from the core: what is here is served\n"
+        if self._host.disk.is_full:
+            return 200, PLAIN, "ready, and nothing new comes: the disk is full\n"
+        return 200, PLAIN, "ready\n"
+
+    def families(self) -> Iterator[Family]:
+        """Yield all figures."""
+        host, now_ms = self._host, steady_ms()
+        rows = [(labels, held, lag_of(held, now_ms)) for labels, held in self._partitions()]
+
+        def each(value: Callable[[Held, Lag], float]) -> list[Sample]:
+            return [(labels, value(held, lag)) for labels, held, lag in rows]
+
+        def gauge(name: str, about: str, samples: list[Sample]) -> Family:
+            return Family(f"weir_relay_{name}", "gauge", about, samples)
+
+        barred = sum(bool(topic.barred) for topic in host.topics.values())
+        failing = host.disk.troubles.now
+        yield gauge("core_up", "Whether there is a connection to the core.", one(host.is_reached))
+        yield gauge("connections", "Connections of clients.", one(self._connections()))
+        yield gauge("topics", "Topics that are relayed.", one(len(host.topics)))
+        yield gauge("topics_barred", "Topics that the core does not let this relay read.",
+                    one(barred))  # fmt: skip
+        yield gauge("unsynced_bytes", "Bytes that came and are not durable here yet.",
+                    one(host.disk.unsynced))  # fmt: skip
+        yield gauge("disk_failing", "Whether the disk fails at this, 1 or 0.",
+                    [({"kind": kind}, kind in failing) for kind in DISK_KINDS])  # fmt: skip
+        yield gauge("lag_messages", "Messages that the upper node has and this relay has not.",
+                    each(lambda _, lag: lag.messages))  # fmt: skip
+        yield gauge("lag_bytes", "About how many bytes these are.", each(lambda _, lag: lag.bytes))
+        yield gauge("lag_seconds", "Seconds since all was here that the upper node had.",
+                    each(lambda _, lag: lag.seconds))  # fmt: skip
+        yield gauge("news_age_seconds", "Seconds since the last answer of an upper node.",
+                    each(lambda _, lag: lag.news_seconds))  # fmt: skip
+        yield gauge("held_bytes", "Bytes of messages that are held here.",
+                    each(lambda held, _: held.state.ranges.total))  # fmt: skip
+        yield gauge("gap_messages", "Messages that were lost above, and are an error to readers.",
+                    each(lambda held, _: sum(b - a for a, b in held.state.gaps)))  # fmt: skip
+
+    def _partitions(self) -> Iterator[tuple[Labels, Held]]:
+        for topic in self._host.topics.values():
+            for address in topic.info.addresses:
+                held = self._host.partitions.held.get(address.group)
+                if held is not None:
+                    partition = str(partition_of(address.group))
+                    yield {"topic": topic.info.full_name, "partition": partition}, held

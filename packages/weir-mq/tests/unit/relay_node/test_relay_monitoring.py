@@ -1,0 +1,176 @@
+"""What a relay shows of itself: its figures, whether it is ready, and what the doctor says."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rigs.relay_nodes import fill, make_small, play, started_relay, until_known
+from weir.cli.doctor.bottleneck import Figures
+from weir.cli.doctor.relay import examine_relay
+from weir.relay.entries import FilterSet, GapTold, Relayed, StartMoved
+from weir.relay.partition import RelayPartition
+from weir.relay.rows import Row
+from weir.relay.state import RelayState
+from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms
+from weir.relay_node.monitoring import Lag, RelayMonitor, lag_of
+from weir.relay_node.partitions import Held
+from weir.testing.memory_node import Node, node
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def core() -> Iterator[Node]:
+    with node() as found:
+        yield found
+
+
+def page(place: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{place}{path}", timeout=5) as found:
+            return found.status, found.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+async def until(place: str, path: str, fits: Callable[[str], bool]) -> str:
+    while not fits((found := await asyncio.to_thread(page, place, path))[1]):
+        await asyncio.sleep(0.02)
+    return found[1]
+
+
+def test_a_relay_shows_its_figures_and_that_it_is_cut_off(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 12)
+        at = ("127.0.0.1", 0)
+        async with started_relay(core, tmp_path, metrics=at) as found:
+            place = f"127.0.0.1:{found.metrics_port}"
+            await until_known(f"weir://127.0.0.1:{found.port}", 12)
+            assert await asyncio.to_thread(page, place, "/healthz") == (200, "alive\n")
+            assert await asyncio.to_thread(page, place, "/readyz") == (200, "ready\n")
+            figures = Figures((await asyncio.to_thread(page, place, "/metrics"))[1])
+            assert figures.total("weir_relay_core_up") == 1
+            assert figures.total("weir_relay_lag_messages") == 0
+            assert figures.total("weir_relay_held_bytes") > 0
+            assert len(figures.rows("weir_relay_news_age_seconds")) == 2
+            assert {one.state for one in await asyncio.to_thread(examine_relay, place)} == {"ok"}
+            await asyncio.to_thread(core.crash)
+            words = await until(place, "/readyz", lambda text: "cut off" in text)
+            assert words.startswith("ready")
+            (cut, *_) = await asyncio.to_thread(examine_relay, place)
+            assert (cut.check, cut.state) == ("relay-core", "fail")
+
+    play(work)
+
+
+def test_pages_are_served_where_that_was_said_alone(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 1)
+        async with started_relay(core, tmp_path) as found:
+            assert found.metrics_port == 0
+
+    play(work)
+
+
+GROUP = 3 << 16
+
+
+def held(*records: Any) -> Held:
+    state = RelayState()
+    for record in (StartMoved(10), FilterSet(1, None, 10), *records):
+        state.apply(record, 1_000)
+    return Held(cast(RelayPartition, SimpleNamespace(state=state)), 0, 0)
+
+
+RELAYED = Relayed(0, 10, 20, 1, 5, (Row(1, 10, 5, 900),))
+
+
+def test_the_lag_of_a_partition() -> None:
+    one = held(RELAYED)
+    one.heard_ms, one.complete_ms, one.head = 9_000, 4_000, 45
+    assert lag_of(one, 10_500) == Lag(25, 2_500, 6.5, 1.5)
+    one.head = 20
+    one.stored(11_000)
+    assert lag_of(one, 11_500) == Lag(0, 0, 0.5, 0.5)
+    assert lag_of(held(), 0) == Lag(0, 0, 0.0, 0.0)
+
+
+class Broken:
+    """A host where all goes wrong that an operator should hear of."""
+
+    def __init__(self) -> None:
+        info = SimpleNamespace(addresses=[SimpleNamespace(group=GROUP)], full_name="t")
+        self.topic = RelayedTopic(cast(Any, info), barred="you may not")
+        self.topics = {3: self.topic}
+        self.has_looked, self.is_reached = True, False
+        self.one = held(RELAYED, GapTold(20, 23, "gone"))
+        self.one.heard_ms, self.one.complete_ms = steady_ms() - 65_000, steady_ms() - 70_000
+        self.one.head = 123
+        self.partitions = SimpleNamespace(held={GROUP: self.one})
+        troubles = SimpleNamespace(now={"flush": "full"})
+        self.disk = SimpleNamespace(troubles=troubles, unsynced=7, is_full=True)
+
+
+def answer(host: Broken, path: str) -> tuple[int, str]:
+    async def ask() -> tuple[int, str]:
+        monitor = RelayMonitor(cast(RelayHost, host), lambda: 4)
+        async with monitor.pages().listening("127.0.0.1", 0) as port:
+            return await asyncio.to_thread(page, f"127.0.0.1:{port}", path)
+
+    return asyncio.run(ask())
+
+
+def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
+    host = Broken()
+
+    async def look() -> list[Any]:
+        monitor = RelayMonitor(cast(RelayHost, host), lambda: 4)
+        async with monitor.pages().listening("127.0.0.1", 0) as port:
+            return await asyncio.to_thread(examine_relay, f"127.0.0.1:{port}")
+
+    found = {one.check: one for one in asyncio.run(look())}
+    assert {one.check: one.state for one in found.values()} == {
+        "relay-core": "fail", "relay-access": "fail", "relay-lag": "warn", "relay-disk": "fail",
+        "relay-gaps": "warn",
+    }  # fmt: skip
+    assert "came 65 s ago" in found["relay-core"].found
+    assert "1 topics" in found["relay-access"].found
+    assert "100 messages behind" in found["relay-lag"].found
+    assert "t/0 was complete 70 s ago" in found["relay-lag"].found
+    assert "nothing is pulled" in found["relay-disk"].found
+    assert "3 messages of t/0" in found["relay-gaps"].found
+    assert all(one.advice for one in found.values())
+
+
+def test_a_relay_is_ready_once_all_has_begun() -> None:
+    host = Broken()
+    assert answer(host, "/readyz")[0] == 200
+    host.is_reached = True
+    assert answer(host, "/readyz") == (200, "ready, and nothing new comes: the disk is full\n")
+    host.one.state.begun = False
+    assert answer(host, "/readyz") == (503, "starting: nothing has come of 1 partitions yet\n")
+    host.topics, host.has_looked = {}, False
+    assert answer(host, "/readyz")[0] == 503
+    assert answer(host, "/nothing")[0] == 404
+
+
+def test_what_is_no_relay_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refused)
+    (found,) = examine_relay("127.0.0.1:1")
+    assert (found.check, found.state) == ("relay", "fail")
+    assert "Connection refused" in found.found
