@@ -406,7 +406,8 @@ class LeaderDice:
     #: Deletes `t`, or cuts the peer off, as a leader may; or makes very many groups.
     LEFT_OUT = (
         reg.TopicDeleted, reg.TopicCreated, reg.TopicEnds, reg.TopicAltered,
-        reg.NodeChanged, reg.NodeJoined, reg.SetJoined, reg.GroupsPlaced, reg.GroupsSettled,
+        reg.NodeChanged, reg.NodeExpected, reg.NodeJoined, reg.SetJoined, reg.GroupsPlaced,
+        reg.GroupsSettled,
     )  # fmt: skip
 
     def __init__(self, seed: int, groups: list[int]) -> None:

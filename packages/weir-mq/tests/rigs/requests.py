@@ -145,7 +145,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.ForgetHub: st.builds(a.ForgetHub, ADDRESS, HUB),
     n.ListNodes: st.just(n.ListNodes()),
     n.DescribeShard: st.builds(n.DescribeShard, NATURAL),
-    n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT),
+    n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT, st.binary(max_size=32)),
     n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
     n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
     n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),

@@ -11,6 +11,8 @@ from weir_lab.planted.bug import Bug
 _UNIT = "packages/weir-mq/tests/unit"
 _TICKETS = f"{_UNIT}/access/test_login_tickets.py"
 _SLOWED = f"{_UNIT}/host/test_slowed_addresses.py"
+_LINKS = f"{_UNIT}/host/test_links_served.py"
+_MEMBERSHIP = f"{_UNIT}/broker/metadata/test_set_membership.py"
 _SCRAM = f"{_UNIT}/access/test_scram.py"
 _TOKENS = f"{_UNIT}/access/test_tokens.py"
 _TOKEN_LOGINS = f"{_UNIT}/broker/access/test_token_logins.py"
@@ -435,7 +437,35 @@ OF_QUOTAS = (
     ),
 )
 
+OF_LINKS = (
+    Bug(
+        "somebody-comes-in-place-of-an-added-node",
+        "In a closed set an added node without a certificate proves that it is the one.",
+        "weir.host.links",
+        "if not is_expected(hello, known.join_key):",
+        "if False:",
+        f"{_LINKS}::test_an_added_node_proves_that_it_is_the_one_that_was_added",
+    ),
+    Bug(
+        "a-join-key-is-not-of-one-hello",
+        "What a joining node proves is of the hello that it says, and of its folder.",
+        "weir.protocol.link",
+        'blake2b(said + birth, digest_size=PROOF_BYTES, key=key, person=b"join")',
+        'blake2b(said, digest_size=PROOF_BYTES, key=key, person=b"join")',
+        f"{_LINKS}::test_a_key_is_of_one_hello",
+    ),
+    Bug(
+        "a-join-key-is-never-spent",
+        "The key of a node that joins is gone once its folder is known.",
+        "weir.broker.metadata.placement",
+        'join_key=b"" if record.birth else info.join_key,',
+        "join_key=info.join_key,",
+        f"{_MEMBERSHIP}::test_a_node_that_was_added_is_expected_until_it_has_come",
+    ),
+)
+
 BUGS: tuple[Bug, ...] = (
+    *OF_LINKS,
     *OF_LOGINS,
     *OF_TICKETS,
     *OF_TOKENS,

@@ -109,7 +109,7 @@ class NodeLinks:
         # A copy that was made while the set was founded does not hold all founders yet.
         wanted = {m.node: Connect(*m) for m in self._identity.members if nodes.get(m.node) is None}
         joined = {
-            n.id: Connect(n.id, n.host, n.port, n.birth, nodes.set_of(n.id, declared))
+            n.id: Connect(n.id, n.host, n.port, n.birth, nodes.set_of(n.id, declared), n.join_key)
             for n in there
             if n.port
         }

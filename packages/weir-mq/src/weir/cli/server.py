@@ -84,6 +84,10 @@ def init(
         bool,
         typer.Option("--closed", help="The set that it joins is closed: no --insecure is needed."),
     ] = False,
+    join: Annotated[
+        str,
+        typer.Option(metavar="SECRET", help="What `weir node add` printed for this node alone."),
+    ] = "",
 ) -> None:
     """Create a node in a folder. `weir serve` does so by itself, with the defaults.
 
@@ -105,7 +109,7 @@ def init(
     places = dict(_place(text) for text in log_dir or ())
     if folder.founded() is not None:
         raise BadFolder(f"{data} holds a node already: give another folder")
-    part = Part(node, parsed_set(members), _system(system), brokerset)
+    part = Part(node, parsed_set(members), _system(system), brokerset, _join_key(join))
     founded = folder.found(logs, places, part)
     if closed:
         folder.note_access_mode("closed")
@@ -117,6 +121,23 @@ def init(
     own = next((member for member in founded.members if member.node == node), None)
     where = f" --host {own.host} --port {own.port}" if own else ""
     print(f"Next: weir serve --data {data}{where}")
+
+
+def _join_key(text: str) -> bytes:
+    """Return what a secret of `weir node add` is kept as; nothing of no secret."""
+    from weir.model.limits import JOIN_SECRET_BYTES
+    from weir.protocol.link import join_key
+
+    try:
+        secret = bytes.fromhex(text)
+    except ValueError:
+        secret = b"?"
+    if text and len(secret) != JOIN_SECRET_BYTES:
+        raise typer.BadParameter(
+            f"it has {2 * JOIN_SECRET_BYTES} hexadecimal digits, as `weir node add` prints it",
+            param_hint="--join",
+        )
+    return join_key(secret) if secret else b""
 
 
 def for_others(founded: Founded, members: str) -> list[str]:

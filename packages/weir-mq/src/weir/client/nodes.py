@@ -10,6 +10,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
+from weir.protocol.link import join_key
 
 #: Who does not say anything for so long is shown as down.
 _ANSWERS_WITHIN = 2.0
@@ -96,12 +97,17 @@ class Nodes:
             tuple(_status(row, infos) for row in listed.nodes),
         )
 
-    async def add(self, host: str, port: int, node: int = 0) -> n.NodeList:
+    async def add(
+        self, host: str, port: int, node: int = 0, *, join_secret: bytes = b""
+    ) -> n.NodeList:
         """Register a node, as number `node` or the next; groups come to it once it runs.
 
-        Asked again for the same address before the node ran, it returns the same registration.
+        In a closed set whose links show no certificates, the node must be founded with the
+        `join_secret`: random bytes, of which the set gets a digest. Asked again for the same
+        address before the node ran, it returns the same registration, and the last secret counts.
         """
-        return await self._change("add", node, host, port)
+        key = join_key(join_secret) if join_secret else b""
+        return await self._network.request(n.ChangeNode("add", node, host, port, key), n.NodeList)
 
     async def activate(self, node: int) -> n.NodeList:
         """Let a node that was being drained be given groups again."""

@@ -32,8 +32,10 @@ from weir.protocol.link import (
     LinkAnswer,
     LinkHello,
     Verdict,
+    announce,
     decode_hello,
     encode_greeting,
+    is_expected,
     is_from,
     is_of,
     prove,
@@ -98,18 +100,19 @@ class InboundLink:
 
 class KnownNode(NamedTuple):
     """What the core knows of a node: the birth of the only folder that is this node (0: unknown),
-    its BrokerSet, and whether it left.
+    its BrokerSet, whether it left, and by which key it joins (empty: by none).
     """
 
     birth: int
     brokerset: int
     has_left: bool = False
+    join_key: bytes = b""
 
     def with_news(self, effect: ef.Connect) -> KnownNode:
         """Return what is known now."""
         is_unknown = effect.brokerset == SET_UNKNOWN
         brokerset = self.brokerset if is_unknown else effect.brokerset
-        return KnownNode(effect.birth or self.birth, brokerset)
+        return KnownNode(effect.birth or self.birth, brokerset, join_key=effect.join_key)
 
     def refuses(self, hello: LinkHello) -> str:
         """Return why a hello cannot be of this node; empty if it can."""
@@ -206,8 +209,8 @@ class Links:
     def guard(self, effect: ef.GuardLinks) -> None:
         """Serve nodes that the core has not named by their certificates only, or again without."""
         self._named_only = effect.named_only
-        if self._named_only:  # those with a certificate come again
-            self._cut([place for place in self._in if not self._is_named(place_node(place))])
+        if self._named_only:  # those with a certificate or a key come again
+            self._cut([place for place in self._in if self._must_prove(place_node(place))])
 
     def end_inbound(self, effect: ef.EndLink) -> None:
         """End a link that is served; the other side may dial again."""
@@ -270,7 +273,8 @@ class Links:
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
             who.birth if is_named else 0, self.random.getrandbits(62),
         )  # fmt: skip
-        return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
+        joins = announce(who.join_key, hello)
+        return msgspec.structs.replace(hello, proof=vouch(who.birth, hello), joins=joins)
 
     def lanes_to(self, at: NodeAddress, shard: int) -> list[Lane]:
         """Return which lanes a link has, in the order to dial them: entries go only between shards
@@ -328,6 +332,14 @@ class Links:
         """Whether the core has named a node."""
         return (at := self.nodes.get(node)) is not None and at.registered is not None
 
+    def _must_prove(self, node: int) -> bool:
+        """Whether a node without a certificate shows in a closed set that it is expected: its birth
+        is not known, by which others prove who they are, and the set was not founded with it.
+        """
+        if self._known.get(node, NOTHING_KNOWN).birth:
+            return False
+        return all(one.node != node for one in self._own.identity.members)
+
     def _outbound(self, place: int) -> OutboundLink | None:
         return self._out.get(place_node(place), {}).get(place_shard(place))
 
@@ -367,11 +379,19 @@ class Links:
         self, hello: LinkHello, certified: Certified | None
     ) -> tuple[Verdict, str] | None:
         """Return why who says hello is not believed; None if he is."""
-        if certified is None and self._named_only and not self._is_named(hello.node):
-            return Verdict.STRANGER, (
-                f"this set is closed, and node {hello.node} is not known here: add it (`weir node "
-                "add`), or let nodes show certificates (links.tls)"
-            )
+        if certified is None and self._named_only and self._must_prove(hello.node):
+            known = self._known.get(hello.node, NOTHING_KNOWN)
+            if not self._is_named(hello.node):
+                return Verdict.STRANGER, (
+                    f"this set is closed, and node {hello.node} is not known here: add it (`weir "
+                    "node add`), or let nodes show certificates (links.tls)"
+                )
+            if not is_expected(hello, known.join_key):
+                return Verdict.STRANGER, (
+                    f"this set is closed, and node {hello.node} does not prove that it is the one "
+                    "that was added: found it by the whole command that `weir node add` printed "
+                    "last (--join), or let nodes show certificates (links.tls)"
+                )
         if certified in (None, (hello.node, hello.brokerset)):
             return None
         if certified == NO_TLS:

@@ -255,3 +255,6 @@ RELAY_PULLS_WAITING_MAX = 65_536
 # Promotions that cut a partition's log, and ranges that a relay has lost.
 FORKS_MAX = 1_024
 GAPS_MAX = 65_536
+# The secret by which a node joins its set, and what the set keeps of it.
+JOIN_SECRET_BYTES = 16
+JOIN_KEY_BYTES = 32

@@ -24,6 +24,7 @@ from weir.errors import RemoteProtocolError
 from weir.model.ids import NODE_MAX, Natural
 from weir.model.limits import (
     HOST_CHARACTERS_MAX,
+    JOIN_KEY_BYTES,
     LINK_FRAME_BYTES_MAX,
     LINK_HELLO_BYTES_MAX,
     LOGS_MAX,
@@ -77,7 +78,8 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     `host` and `port` are where the node that dials is reached itself; empty and 0 if it cannot say.
     `birth` was drawn when its folder was founded; who is dialled and in no registry is not told it.
     `proof` shows who knows it that this hello is of that folder (`vouch`), and nobody else
-    anything. The answer is to prove its birth by `nonce`.
+    anything. The answer is to prove its birth by `nonce`. `joins` shows who expects this node that
+    it is the one that was added (`announce`); nodes that were not added leave it out.
     """
 
     protocol: Natural
@@ -97,6 +99,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     birth: Natural = 0
     nonce: Natural = 0
     proof: Proof = b""
+    joins: Proof = b""
 
 
 class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
@@ -138,6 +141,27 @@ def vouch(birth: int, hello: LinkHello) -> bytes:
     return blake2b(said, digest_size=PROOF_BYTES, key=key, person=b"hello").digest()
 
 
+def join_key(secret: bytes) -> bytes:
+    """Return what a set keeps of the secret by which a node joins it."""
+    return blake2b(secret, digest_size=JOIN_KEY_BYTES, person=b"join key").digest()
+
+
+def announce(key: bytes, hello: LinkHello) -> bytes:
+    """Return the digest, keyed by a `join_key`, of who says a hello to whom, and of the birth that
+    it tells. Empty without a key.
+    """
+    if not key:
+        return b""
+    said = _SAID.pack(hello.system, hello.node, hello.to_node, hello.nonce)
+    birth = hello.birth.to_bytes(8, "little")
+    return blake2b(said + birth, digest_size=PROOF_BYTES, key=key, person=b"join").digest()
+
+
+def is_expected(hello: LinkHello, key: bytes) -> bool:
+    """Whether a hello comes from who has the secret of a key."""
+    return bool(key and hello.joins) and compare_digest(hello.joins, announce(key, hello))
+
+
 def is_from(hello: LinkHello, birth: int) -> bool:
     """Whether a hello can come from the folder that has a birth."""
     if hello.proof:
@@ -172,7 +196,10 @@ def encode_header(kind: int, group: int, size: int) -> bytes:
 
 def encode_greeting(greeting: LinkHello | LinkAnswer) -> bytes:
     """Return the bytes that a side begins with."""
-    body = msgspec.msgpack.encode(greeting)
+    if isinstance(greeting, LinkHello) and not greeting.joins:
+        body = msgspec.msgpack.encode(msgspec.structs.astuple(greeting)[:-1])
+    else:
+        body = msgspec.msgpack.encode(greeting)
     return _GREETING.pack(LINK_VERSION, len(body)) + body
 
 

@@ -7,9 +7,11 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.settings import Identity
+from weir.broker.api.settings import Identity, Member
 from weir.broker.runtime.budget import Budget
 from weir.host.greeting import Certified
 from weir.host.links import Links, ShardInfo
@@ -52,7 +54,7 @@ class Transport:
 class World:
     """Node 1, which node 2 dials."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: tuple[Member, ...] = ()) -> None:
         self.heard: list[ev.Event] = []
         #: What is done behind the turn under way, and what once seconds have passed.
         self.behind: list[Callable[[], None]] = []
@@ -71,7 +73,7 @@ class World:
         random: Any = SimpleNamespace(getrandbits=lambda bits: 7, uniform=lambda least, most: most)
         dialer: Any = SimpleNamespace(dial=lambda *_: None)
         local = LocalShard(shard, queue, connections, self.behind.append, self.later, log)
-        own = ShardInfo(Identity(7, 0, 1, birth=5), 2)
+        own = ShardInfo(Identity(7, 0, 1, members=members, birth=5), 2)
         trunks = Trunks(local, self.remote_peers, nobody)
         self.links = Links(local, trunks, own, {}, set(), 1, dialer, random)
         self.links.connect(ef.Connect(2, "two", 6800))
@@ -82,11 +84,20 @@ class World:
         return lambda: waiting.remove(act)
 
     def dialled(
-        self, lane: Lane, node: int = 2, certified: Certified | None = None
+        self,
+        lane: Lane,
+        node: int = 2,
+        certified: Certified | None = None,
+        birth: int = 0,
+        key: bytes = b"",
     ) -> tuple[Transport, ShardConnection]:
         """Return a connection that a node made."""
         transport: Any = Transport()
-        hello = LinkHello(link.LINK_PROTOCOL, 7, 0, node, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800)
+        hello = LinkHello(
+            link.LINK_PROTOCOL, 7, 0, node, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800, birth, 7
+        )
+        proof, joins = link.vouch(birth, hello), link.announce(key, hello)
+        hello = msgspec.structs.replace(hello, proof=proof, joins=joins)
         return transport, self.links.accept(transport, link.encode_greeting(hello), "", certified)
 
     def turns(self) -> None:
@@ -114,6 +125,7 @@ def test_a_closed_set_takes_no_link_of_a_node_that_is_not_known() -> None:
     world = World()
     early, _ = world.dialled(Lane.QUICK, 3)
     assert not early.closed
+    world.links.connect(ef.Connect(2, "two", 6800, 55))
     world.links.guard(ef.GuardLinks(named_only=True))
     assert early.closed
     refused, _ = world.dialled(Lane.QUICK, 3)
@@ -121,7 +133,7 @@ def test_a_closed_set_takes_no_link_of_a_node_that_is_not_known() -> None:
     (answer,) = refused.data
     assert b"node 3 is not known here" in answer
     for served in (
-        world.dialled(Lane.QUICK, 2),
+        world.dialled(Lane.QUICK, 2, birth=55),
         world.dialled(Lane.QUICK, 3, Certified(3)),
     ):
         assert not served[0].closed
@@ -146,3 +158,75 @@ def test_whoever_says_nothing_is_cut_when_its_time_is_up() -> None:
     world.links.accept(transport, b"", "")
     world.timers[-1]()
     assert transport.closed
+
+
+# -- nodes that were added -----------------------------------------------------------------------
+
+KEY, OTHER_KEY = link.join_key(b"s" * 16), link.join_key(b"t" * 16)
+
+
+def why(transport: Transport) -> bytes:
+    """Return how a link was answered that is closed."""
+    assert transport.closed
+    return b"".join(transport.data)
+
+
+def test_an_added_node_proves_that_it_is_the_one_that_was_added() -> None:
+    """Counterexample: until it came, somebody else could come in its place."""
+    world = World()
+    world.links.guard(ef.GuardLinks(named_only=True))
+    assert b"does not prove" in why(world.dialled(Lane.QUICK, birth=8)[0])
+    assert b"does not prove" in why(world.dialled(Lane.QUICK, birth=8, key=KEY)[0])
+    world.links.connect(ef.Connect(2, "two", 6800, join_key=KEY))
+    for key in (b"", OTHER_KEY):
+        assert b"does not prove" in why(world.dialled(Lane.QUICK, birth=8, key=key)[0])
+    assert not world.dialled(Lane.QUICK, birth=8, key=KEY)[0].closed
+    assert not world.dialled(Lane.QUICK, certified=Certified(2))[0].closed, "or by a certificate"
+
+
+def test_a_join_key_is_spent_at_first_use() -> None:
+    """Whoever founds the node again with the same command is another folder."""
+    world = World()
+    world.links.guard(ef.GuardLinks(named_only=True))
+    world.links.connect(ef.Connect(2, "two", 6800, join_key=KEY))
+    first, _ = world.dialled(Lane.QUICK, birth=8, key=KEY)
+    world.links.connect(ef.Connect(2, "two", 6800, 8))
+    assert not first.closed
+    assert b"another data folder" in why(world.dialled(Lane.QUICK, birth=9, key=KEY)[0])
+    assert not world.dialled(Lane.QUICK, birth=8)[0].closed
+
+
+def test_a_node_that_joined_by_a_key_is_cut_once_another_folder_is_known() -> None:
+    world = World()
+    world.links.guard(ef.GuardLinks(named_only=True))
+    world.links.connect(ef.Connect(2, "two", 6800, join_key=KEY))
+    other, _ = world.dialled(Lane.QUICK, birth=9, key=KEY)
+    world.links.connect(ef.Connect(2, "two", 6800, 8))
+    assert other.closed
+
+
+def test_a_founder_that_never_came_needs_no_key() -> None:
+    world = World((Member(1, "one", 6800), Member(2, "two", 6800)))
+    world.links.guard(ef.GuardLinks(named_only=True))
+    assert not world.dialled(Lane.QUICK, birth=8)[0].closed
+
+
+def test_in_an_open_set_no_key_is_asked_for() -> None:
+    world = World()
+    world.links.connect(ef.Connect(2, "two", 6800, join_key=KEY))
+    served, _ = world.dialled(Lane.QUICK, birth=8)
+    assert not served.closed
+    world.links.guard(ef.GuardLinks(named_only=True))
+    assert served.closed, "it comes again, with its key"
+
+
+def test_a_key_is_of_one_hello() -> None:
+    """Said by another node, to another node, or of another folder, it shows nothing."""
+    hello = LinkHello(1, 7, 0, 2, 0, 1, 2, 1, 9, Lane.QUICK, 1, 0, "two", 6800, 8, 5)
+    said = msgspec.structs.replace(hello, joins=link.announce(KEY, hello))
+    assert link.is_expected(said, KEY)
+    assert not link.is_expected(said, OTHER_KEY)
+    assert not link.is_expected(hello, b"")
+    assert not link.is_expected(said, b"")
+    for change in ({"system": 8}, {"node": 3}, {"to_node": 4}, {"nonce": 6}, {"birth": 9}):
+        assert not link.is_expected(msgspec.structs.replace(said, **change), KEY), change

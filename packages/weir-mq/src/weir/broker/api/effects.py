@@ -70,7 +70,8 @@ class Connect:
     """Keep links to the shards of another node, which listens there; again with every change.
 
     Only the folder of that `birth` is the node, once the set knows it: 0 until then. Likewise it is
-    of `brokerset`: `SET_UNKNOWN` until then.
+    of `brokerset`: `SET_UNKNOWN` until then. By `join_key` it proves until then that it is the node
+    that was added; empty: it cannot.
     """
 
     node: int
@@ -78,6 +79,7 @@ class Connect:
     port: int
     birth: int = 0
     brokerset: int = SET_UNKNOWN
+    join_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,9 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class GuardLinks:
-    """Whether a node that no `Connect` has named links here by its certificate only. So it is in a
-    closed set: what links as a node speaks for all principals.
+    """Whether a node that no `Connect` has named, or that was added and has not come, links here by
+    its certificate or by its join key only. So it is in a closed set: what links as a node speaks
+    for all principals.
     """
 
     named_only: bool

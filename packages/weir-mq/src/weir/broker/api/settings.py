@@ -54,6 +54,8 @@ class Identity:
     members: tuple[Member, ...] = ()
     #: What tells the node's folder from another that is founded under the same number; 0: nothing.
     birth: int = 0
+    #: By what it proves that it is the node that was added, until its birth is known; or nothing.
+    join_key: bytes = b""
 
     @property
     def voter(self) -> int:

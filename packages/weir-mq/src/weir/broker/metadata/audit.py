@@ -307,6 +307,7 @@ _DEEDS: Mapping[type[Any], _Describe] = {
     TopologyApplied: _topology,
     q.QuotaSet: _quota,
     q.QuotaRemoved: lambda r, _: Deed("remove-quota", "quota", r.entity),
+    reg.NodeExpected: lambda r, _: Deed("expect-node", "node", str(r.node)),
 }  # fmt: skip
 #: Entries of the registry that nobody asks for by themselves, or of the data path: not published.
 UNAUDITED: Sequence[type[Any]] = (

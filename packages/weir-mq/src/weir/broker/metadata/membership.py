@@ -28,13 +28,22 @@ from weir.broker.records.registry import (
     GroupsSettled,
     LevelRaised,
     NodeChanged,
+    NodeExpected,
     NodeJoined,
     NodeRecord,
     SetJoined,
 )
 from weir.broker.replica.requests import ProposalLog, Proposals
 from weir.broker.runtime.outbox import Caller
-from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
+from weir.errors import (
+    BadRequest,
+    LevelTooHigh,
+    LevelTooLow,
+    NodeInUse,
+    Refused,
+    Unavailable,
+    UnknownNode,
+)
 from weir.model.ids import (
     INCARNATION_BITS,
     NODE_MAX,
@@ -44,7 +53,7 @@ from weir.model.ids import (
     node_of,
     voter_of,
 )
-from weir.model.limits import FORMAT_LEVEL_FIRST, FORMAT_LEVEL_TOPOLOGY
+from weir.model.limits import FORMAT_LEVEL_FIRST, FORMAT_LEVEL_TOPOLOGY, JOIN_KEY_BYTES
 from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
@@ -192,7 +201,24 @@ class Membership:
         }
         if request.verb not in verbs:
             raise BadRequest(f"nodes can be told to {', '.join(verbs)}, not {request.verb!r}")
-        self._proposals.propose(verbs[request.verb](request), caller)
+        record = verbs[request.verb](request)
+        if not (request.join_key and isinstance(record, NodeJoined)):
+            self._proposals.propose(record, caller)
+            return
+        nodes, known = self._catalog.nodes, self._catalog.nodes.get(record.node)
+        if nodes.level < FORMAT_LEVEL_TOPOLOGY:
+            raise LevelTooLow(
+                f"nodes join by a key from format level {FORMAT_LEVEL_TOPOLOGY} on, and this set "
+                f"writes level {nodes.level}: `weir node raise-level` first",
+                FORMAT_LEVEL_TOPOLOGY,
+            )
+        if len(request.join_key) != JOIN_KEY_BYTES:
+            raise BadRequest(f"a join key has {JOIN_KEY_BYTES} bytes", JOIN_KEY_BYTES)
+        if known is not None and known.birth:  # it came long ago, and listens elsewhere now
+            self._proposals.propose(record, caller)
+            return
+        self._registry.propose(record)
+        self._proposals.propose(NodeExpected(record.node, request.join_key), caller)
 
     def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
         """Propose a format level. Raises `LevelTooHigh` if a node does not support it, and

@@ -18,6 +18,7 @@ from weir.broker.records.registry import (
     GroupsSettled,
     LevelRaised,
     NodeChanged,
+    NodeExpected,
     NodeJoined,
     NodeRecord,
     SetJoined,
@@ -301,8 +302,9 @@ def _change(load: Load, before: Placement, after: Placement) -> Placement:
 
 class NodeInfo(NamedTuple):
     """A node: where its shards listen, how many logs it has, which format level it supports, what
-    tells its folder from others that are founded under its number (0: it has not said), and which
-    BrokerSet it is of (`SET_UNKNOWN`: it has not said).
+    tells its folder from others that are founded under its number (0: it has not said), which
+    BrokerSet it is of (`SET_UNKNOWN`: it has not said), and by which key it proves who it is until
+    its folder is known (empty: by none).
     """
 
     id: int
@@ -313,6 +315,7 @@ class NodeInfo(NamedTuple):
     level: int = FORMAT_LEVEL_FIRST
     birth: int = 0
     brokerset: int = SET_UNKNOWN
+    join_key: bytes = b""
 
 
 class Nodes:
@@ -479,14 +482,11 @@ class Nodes:
             case NodeJoined():
                 self._join(record)
             case NodeChanged(node, state):
-                known = self._known(node)
-                if state not in _STATES:
-                    raise Halted(f"a node cannot be {state!r} as far as this release knows")
-                if known.state == "removed":
-                    raise _removed(node)
-                self._nodes[node] = known._replace(state=state)  # type: ignore[arg-type]
+                self._change(node, state)
             case SetJoined(node, brokerset):
                 self._nodes[node] = self._known(node)._replace(brokerset=brokerset)
+            case NodeExpected(node, key):
+                self._expect(node, key)
             case GroupsPlaced(rows):
                 for group, voters in rows:
                     self._move(group, tuple(voters))
@@ -496,6 +496,19 @@ class Nodes:
                         self._settle(group)
             case LevelRaised(level):
                 self.level = max(self.level, level)
+
+    def _change(self, node: int, state: str) -> None:
+        known = self._known(node)
+        if state not in _STATES:
+            raise Halted(f"a node cannot be {state!r} as far as this release knows")
+        if known.state == "removed":
+            raise _removed(node)
+        self._nodes[node] = known._replace(state=state)  # type: ignore[arg-type]
+
+    def _expect(self, node: int, key: bytes) -> None:
+        known = self._known(node)
+        if not known.birth:  # else it has come, and needs none
+            self._nodes[node] = known._replace(join_key=key)
 
     def _join(self, record: NodeJoined) -> None:
         known = self._nodes.get(record.node)
@@ -508,6 +521,7 @@ class Nodes:
             shards=record.shards or info.shards,
             level=record.level or info.level,
             birth=info.birth or record.birth,
+            join_key=b"" if record.birth else info.join_key,
         )
 
     def _move(self, group: int, voters: Placement) -> None:
@@ -541,16 +555,17 @@ class Nodes:
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
         sets = {n.id: n.brokerset for n in self._nodes.values() if n.brokerset != SET_UNKNOWN}
+        keys = {n.id: n.join_key for n in self._nodes.values() if n.join_key}
         return (
             self.level,
-            # Without its set, which earlier releases would not know: it comes last.
-            [tuple(node)[:-1] for node in self._nodes.values()],
+            # Without sets and keys, which earlier releases would not know: they come last.
+            [tuple(node)[:-2] for node in self._nodes.values()],
             list(self._placements.items()),
             list(self._founders.items()),
             list(self._wanted.items()),
             list(self._leaving.items()),
             [(*key, incarnation) for key, incarnation in self._left.items()],
-            *((sets,) if sets else ()),
+            *((sets, keys) if keys else (sets,) if sets else ()),
         )
 
     @classmethod
@@ -558,10 +573,13 @@ class Nodes:
         """Return the state that `encode` gave."""
         nodes = cls()
         nodes.level, infos, placements, founders, wanted, leaving, left, *more = data
-        sets = more[0] if more else {}
+        sets, keys = [*more, {}, {}][:2]
         infos = [NodeInfo(*info) for info in infos]
         nodes._nodes = {
-            info.id: info._replace(brokerset=sets.get(info.id, SET_UNKNOWN)) for info in infos
+            info.id: info._replace(
+                brokerset=sets.get(info.id, SET_UNKNOWN), join_key=keys.get(info.id, b"")
+            )
+            for info in infos
         }
         nodes._placements = {group: tuple(voters) for group, voters in placements}
         nodes._founders = {group: tuple(voters) for group, voters in founders}

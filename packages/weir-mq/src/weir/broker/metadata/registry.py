@@ -35,6 +35,7 @@ from weir.broker.records.registry import (
     GroupsSettled,
     LevelRaised,
     NodeChanged,
+    NodeExpected,
     NodeJoined,
     ProducerOpened,
     RegistryChange,
@@ -338,7 +339,9 @@ class Registry:
                 self.endings.apply(index, record)
             case SchemaVersionAdded() | SchemaRuleSet() as record:
                 self.administration.schemas.apply(index, record)
-            case NodeJoined() | NodeChanged() | SetJoined() | LevelRaised() as record:
+            case NodeJoined() | NodeExpected() | NodeChanged() | SetJoined() as record:
+                self.membership.apply(index, record)
+            case LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:
                 self.membership.apply(index, record)

@@ -14,10 +14,13 @@ from weir.broker.records.record import Number, Partition, Record
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.topology import TopologyApplied
 from weir.model.ids import PARTITIONS_MAX, VOTER_MAX
+from weir.model.limits import JOIN_KEY_BYTES
 from weir.model.topic import KeyBy, SettingsChange, TopicSettings
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
+
+JoinKey = Annotated[bytes, Meta(min_length=JOIN_KEY_BYTES, max_length=JOIN_KEY_BYTES)]
 
 
 class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
@@ -154,6 +157,15 @@ class SetJoined(Record, frozen=True, array_like=True, tag="node-set"):
     brokerset: Number
 
 
+class NodeExpected(Record, frozen=True, array_like=True, tag="node-key"):
+    """Registry: a node is to come that was added, and proves by this `key` that it is the one: see
+    `weir.protocol.link.announce`. Once its folder is known, the key is not. From format level 3 on.
+    """
+
+    node: Number
+    key: JoinKey
+
+
 class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     """Registry: where groups are to lie from here on: (group, its voters), the preferred leader
     first. Who leads a group moves it there.
@@ -176,7 +188,9 @@ class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     level: Number
 
 
-NodeRecord = NodeJoined | NodeChanged | SetJoined | GroupsPlaced | GroupsSettled | LevelRaised
+NodeRecord = (
+    NodeJoined | NodeChanged | SetJoined | NodeExpected | GroupsPlaced | GroupsSettled | LevelRaised
+)
 SchemaRecord = SchemaVersionAdded | SchemaRuleSet
 SystemRecord = AccessRecord | FleetRecord | SecretsRewrapped | QuotaRecord | TopologyApplied
 #: What the registry decides.

@@ -103,9 +103,12 @@ def add(
     """Register a new node, and print how to create it. Groups move to it once it runs.
 
     With --node of a node that runs, set the address where others reach it. Numbers are never used
-    again, not even those of removed nodes.
+    again, not even those of removed nodes. The command has a secret by which the node comes in, for
+    its first link alone: the last one that was printed for a node counts.
     """
-    from weir.model.limits import SET_ID_MAX
+    import secrets
+
+    from weir.model.limits import FORMAT_LEVEL_TOPOLOGY, JOIN_SECRET_BYTES, SET_ID_MAX
     from weir.server.config import split_address
 
     if brokerset.isdecimal() and int(brokerset) > SET_ID_MAX:
@@ -115,6 +118,8 @@ def add(
     except ValueError as error:
         raise typer.BadParameter(f"the address {error}", param_hint="HOST:PORT") from None
 
+    secret = secrets.token_bytes(JOIN_SECRET_BYTES)
+
     async def work(client: Client) -> tuple[NodeList, Topology]:
         topology = await _topology(client)
         if brokerset and not brokerset.isdecimal() and topology.by_name(brokerset) is None:
@@ -122,9 +127,13 @@ def add(
                 f"the topology has no set {brokerset!r}: give its id, or apply one that has it",
                 param_hint="--brokerset",
             )
-        return await client.nodes.add(host, port, number), topology
+        level = (await client.nodes.list()).level
+        has_keys = level >= FORMAT_LEVEL_TOPOLOGY
+        added = client.nodes.add(host, port, number, join_secret=secret if has_keys else b"")
+        return await added, topology
 
     listed, topology = connected(url, work)
+    join = f"--join {secret.hex()} " if listed.level >= FORMAT_LEVEL_TOPOLOGY else ""
     new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
     if new.shards:  # it has run: whoever founded it again would lose what it holds
         print(f"node {new.id} is reached at {host}:{port} from now on")
@@ -134,7 +143,7 @@ def add(
     print(
         f"node {new.id} is registered. On its machine:\n"
         f"  weir init --node {new.id} --set {others} --system {listed.system:x} "
-        f"--logs {listed.logs} {f'--brokerset {found} ' if found else ''}--data FOLDER\n"
+        f"--logs {listed.logs} {f'--brokerset {found} ' if found else ''}{join}--data FOLDER\n"
         f"  weir serve --host {host} --port {port} --data FOLDER"
     )
 

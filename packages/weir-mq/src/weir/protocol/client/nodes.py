@@ -10,8 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from weir.errors import LevelTooHigh, NodeInUse, UnknownNode
+from weir.errors import LevelTooHigh, LevelTooLow, NodeInUse, UnknownNode
 from weir.model.ids import NODE_MAX, Address, Natural
+from weir.model.limits import JOIN_KEY_BYTES
 from weir.protocol.client.declaration import (
     Asker,
     Control,
@@ -109,7 +110,8 @@ class DescribeShard(ControlRequest, frozen=True, array_like=True):
 class ChangeNode(ControlRequest, frozen=True, array_like=True):
     """Add a node at `host` and `port`, or `drain`, `remove` or make `active` a node.
 
-    Answered by `NodeList`. Node 0 to add is the next free id.
+    Answered by `NodeList`. Node 0 to add is the next free id. In a closed set a node that is added
+    comes in by a certificate, or by the secret that this `join_key` is made of.
     """
 
     declaration = Declaration(
@@ -118,13 +120,14 @@ class ChangeNode(ControlRequest, frozen=True, array_like=True):
         NodeList,
         Retry.SAME,
         rights=(Right("change", Resource.SYSTEM),),
-        refusals=(UnknownNode, NodeInUse),
+        refusals=(UnknownNode, NodeInUse, LevelTooLow),
     )
 
     verb: str
     node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)]
     host: str = ""
     port: Port = 0
+    join_key: Annotated[bytes, msgspec.Meta(max_length=JOIN_KEY_BYTES)] = b""
 
 
 class RaiseLevel(ControlRequest, frozen=True, array_like=True):

@@ -70,13 +70,15 @@ class Part(NamedTuple):
     """Which node of which system is to be founded: alone, unless `members` are given.
 
     `system` 0 draws a new one; every node of a system has the same. `brokerset` is the id of the
-    node's BrokerSet in the topology; 0 is that of a system with one set.
+    node's BrokerSet in the topology; 0 is that of a system with one set. `join_key` is made of the
+    secret that `weir node add` printed.
     """
 
     node: int = 1
     members: tuple[Member, ...] = ()
     system: int = 0
     brokerset: int = 0
+    join_key: bytes = b""
 
 
 class Founded(msgspec.Struct, frozen=True):
@@ -93,10 +95,14 @@ class Founded(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
     #: Drawn for this folder alone: one that is founded anew, under the same number, has another.
     birth: int = 0
+    #: By what it proves that it is the node that was added, until its birth is known; or nothing.
+    join_key: bytes = b""
 
     def identity(self, shard: int) -> Identity:
         """Return who a shard of this node is."""
-        return Identity(self.system, self.brokerset, self.node, shard, self.members, self.birth)
+        return Identity(
+            self.system, self.brokerset, self.node, shard, self.members, self.birth, self.join_key
+        )
 
 
 def life_name(log: int) -> str:
@@ -215,8 +221,9 @@ class NodeFolder:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}
         system = part.system or new_system()
         founded = Founded(
-            system, part.brokerset, part.node, logs, places, part.members, new_system()
-        )
+            system, part.brokerset, part.node, logs, places, part.members, new_system(),
+            part.join_key,
+        )  # fmt: skip
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 

@@ -14,7 +14,9 @@ from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes
 from weir.broker.records.entries import decode_control, encode_control
 from weir.broker.records.registry import (
+    LevelRaised,
     NodeChanged,
+    NodeExpected,
     NodeJoined,
     NodeRecord,
     TopicCreated,
@@ -25,6 +27,7 @@ from weir.errors import (
     BadRequest,
     Halted,
     LevelTooHigh,
+    LevelTooLow,
     NodeInUse,
     NotLeader,
     Refused,
@@ -32,6 +35,7 @@ from weir.errors import (
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
@@ -76,8 +80,8 @@ class Replica:
             self.commit()
             self.membership.rebalance()
 
-    def change(self, verb: str, node: int, host: str = "", port: int = 0) -> None:
-        self.membership.change(CALLER, ChangeNode(verb, node, host, port))
+    def change(self, verb: str, node: int, host: str = "", port: int = 0, key: bytes = b"") -> None:
+        self.membership.change(CALLER, ChangeNode(verb, node, host, port, key))
         self.settle()
 
     def topic(self, name: str, partitions: int, replicas: int = 0) -> list[int]:
@@ -196,6 +200,43 @@ def test_the_first_folder_that_a_node_tells_of_is_the_nodes_for_good() -> None:
     known = Nodes.decode(replica.catalog.nodes.encode()).get(2)
     assert known is not None
     assert (known.shards, known.birth, len(replica.proposed)) == (2, 77, before)
+
+
+def test_a_node_that_was_added_is_expected_until_it_has_come() -> None:
+    replica, key = a_set(3), bytes(range(32))
+    nodes = replica.catalog.nodes
+    nodes.apply(LevelRaised(FORMAT_LEVEL_TOPOLOGY))
+    before = nodes.encode()
+    replica.change("add", 0, "host4", 6800, key)
+    assert replica.proposed[-2:] == [NodeJoined(4, "host4", 6800), NodeExpected(4, key)]
+    data = nodes.encode()
+    assert (len(data), data[-2:]) == (len(before) + 2, ({}, {4: key}))  # type: ignore[arg-type, index]
+    assert Nodes.decode(data).get(4) == nodes.get(4)
+    replica.change("add", 0, "host4", 6800, bytes(32))
+    expected = nodes.get(4)
+    assert expected is not None
+    assert expected.join_key == bytes(32), "the last one counts"
+    replica.membership.report(ReportNode(4, 2, FORMAT_LEVEL_TOPOLOGY, 77))
+    replica.settle()
+    known = nodes.get(4)
+    assert known is not None
+    assert (known.birth, known.join_key) == (77, b"")
+    assert len(nodes.encode()) == len(before)  # type: ignore[arg-type]
+    nodes.apply(NodeExpected(4, key))
+    assert nodes.get(4) == known, "it has come"
+    replica.change("add", 4, "elsewhere", 6800, key)
+    assert replica.proposed[-1] == NodeJoined(4, "elsewhere", 6800)
+    golden = "93a86e6f64652d6b657903c420" + "00" * 32
+    assert encode_control(NodeExpected(3, bytes(32))).hex() == golden
+
+
+def test_a_join_key_needs_its_level_and_its_length() -> None:
+    replica = a_set(3)
+    with pytest.raises(LevelTooLow, match="raise-level"):
+        replica.change("add", 0, "host4", 6800, bytes(32))
+    replica.catalog.nodes.apply(LevelRaised(FORMAT_LEVEL_TOPOLOGY))
+    with pytest.raises(BadRequest, match="32 bytes"):
+        replica.change("add", 0, "host4", 6800, b"short")
 
 
 def test_a_drained_node_holds_nothing_and_can_be_removed() -> None:

@@ -37,6 +37,7 @@ RECORDS: list[c.ControlRecord] = [
     reg.NodeJoined(2, "host", 6800, 4, 1, 77),
     reg.NodeChanged(2, "draining"),
     reg.SetJoined(2, 7),
+    reg.NodeExpected(2, bytes(32)),
     reg.GroupsPlaced([(65536, (65536, 131072))]),
     reg.GroupsSettled([(65536, (65536, 131072))]),
     reg.LevelRaised(2),
