@@ -48,6 +48,12 @@ class Stamps:
         self.last = max(self.last + 1, self.commit_sent + 1, self.barrier_sent, now)
         return self.last
 
+    def run(self, now: int, count: int) -> int:
+        """Return the first of `count` next stamps, which follow each other."""
+        first = self.stamp(now)
+        self.last = first + count - 1
+        return first
+
     def barrier(self, now: int) -> int:
         """Return the best effort barrier that a packet queued at this moment carries."""
         self.barrier_sent = max(self.barrier_sent, self.last, now)

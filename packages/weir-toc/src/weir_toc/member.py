@@ -170,6 +170,15 @@ class ProcessThread:
 
     async def sent(self, service: Service, parts: Sequence[Part]) -> int:
         """Send a scattering, in the thread."""
+        return await self.process.send(service, self._addressed(parts))
+
+    async def sent_many(self, service: Service, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        """Send scatterings, in the thread."""
+        found = [self._addressed(parts) for parts in scatterings]
+        return await self.process.send_many(service, found)
+
+    def _addressed(self, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+        """Return parts with the ids of their receivers."""
         names = self.process.names
         found: list[tuple[int, bytes]] = []
         for to, payload in parts:
@@ -177,7 +186,7 @@ class ProcessThread:
             if not process:
                 raise InvalidScattering(f"no process named {to!r} is here: wait_for() it first")
             found.append((process, bytes(payload)))
-        return await self.process.send(service, found)
+        return found
 
 
 def _trouble(error: BaseException | None) -> TocError:
@@ -200,6 +209,21 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Event:
+        await self._filled()
+        return event_of(self._batch.popleft())
+
+    async def batch(self) -> list[Event]:
+        """Return the next events, as many as are here: one at least. Cheaper than one by one."""
+        await self._filled()
+        found, self._batch = self._batch, deque()
+        return [
+            Message(one.stamp, one.source, one.payload)
+            if type(one) is endpoint_events.Message
+            else event_of(one)
+            for one in found
+        ]
+
+    async def _filled(self) -> None:
         while not self._batch:
             if self._asked is None:
                 self._asked = self._thread.call(self._thread.process.take(self._service))
@@ -208,7 +232,6 @@ class EventStream:
             if self._asked is asked:  # else another task that waited has taken it
                 self._asked = None
                 self._batch.extend(batch)
-        return event_of(self._batch.popleft())
 
 
 class Member:
@@ -294,6 +317,24 @@ class Member:
         """Send a scattering that all of its receivers deliver, or none; as `send`."""
         thread = self._running
         return await asyncio.wrap_future(thread.call(thread.sent(Service.RELIABLE, parts)))
+
+    async def send_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        """Send scatterings by best effort in this order; return their stamps once all have left.
+
+        Many at once cost far less than calls of `send`. Raises as `send` before any is sent, but
+        the stamp of one that never leaves, as its receiver has failed, is 0.
+        """
+        thread = self._running
+        return await asyncio.wrap_future(
+            thread.call(thread.sent_many(Service.BEST_EFFORT, scatterings))
+        )
+
+    async def send_reliable_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        """Send scatterings by the reliable service in this order; as `send_many`."""
+        thread = self._running
+        return await asyncio.wrap_future(
+            thread.call(thread.sent_many(Service.RELIABLE, scatterings))
+        )
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""

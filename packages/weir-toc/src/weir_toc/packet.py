@@ -23,6 +23,9 @@ The layout of the header is that of 1Pipe; its last six bytes and the envelope a
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -71,9 +74,10 @@ NEIGHBOUR = 0
 _WRAP = 1 << 48
 _HALF = 1 << 47
 _LOW = _WRAP - 1
-_REST = struct.Struct(">IBBIIII")
+_REST = struct.Struct(">IBBIII")
 _NOT_ECN = 0xFF ^ ECN
 _PSN_WRAP = 1 << 32
+_PSN_LOW = _PSN_WRAP - 1
 _PSN_HALF = 1 << 31
 
 
@@ -111,7 +115,7 @@ def unwrap(low: int, near: int) -> int:
 
 def unwrap_psn(low: int, near: int) -> int:
     """Return the sequence number nearest to `near` whose low 32 bits are `low`."""
-    return near + ((low - near + _PSN_HALF) & (_PSN_WRAP - 1)) - _PSN_HALF
+    return near + ((low - near + _PSN_HALF) & _PSN_LOW) - _PSN_HALF
 
 
 def encode(packet: Packet) -> bytearray:
@@ -119,13 +123,32 @@ def encode(packet: Packet) -> bytearray:
     times = (
         (packet.stamp & _LOW) << 96 | (packet.barrier & _LOW) << 48 | packet.commit & _LOW
     ).to_bytes(18, "big")
-    fields = (
-        packet.psn & (_PSN_WRAP - 1), packet.opcode, packet.flags, packet.source, packet.to,
-        packet.epoch,
-    )  # fmt: skip
-    data = bytearray(times + _REST.pack(*fields, 0) + packet.payload)
+    rest = _REST.pack(packet.psn & _PSN_LOW, packet.opcode, packet.flags, packet.source,
+                      packet.to, packet.epoch)  # fmt: skip
+    data = bytearray(b"".join((times, rest, b"\0\0\0\0", packet.payload)))
     data[36:40] = checksum(data).to_bytes(4, "big")
     return data
+
+
+def encode_run(packet: Packet, run: Iterable[tuple[int, bytes]]) -> bytearray:
+    """Return packets behind each other: a stamp, which rises, and a payload of each.
+
+    All else is that of `packet`, from its PSN on; it is not marked. The best effort barrier of each
+    is its own stamp if that is higher: the next one lies above.
+    """
+    psn, barrier, commit = packet.psn, packet.barrier, packet.commit & _LOW
+    tail = _REST.pack(0, packet.opcode, packet.flags, packet.source, packet.to, packet.epoch)[4:]
+    pieces: list[bytes] = []
+    for stamp, payload in run:
+        if stamp > barrier:
+            barrier = stamp
+        first = (stamp & _LOW).to_bytes(6, "big")
+        rest = (psn & _PSN_LOW).to_bytes(4, "big") + tail
+        crc = int(crc32c(first + rest + payload))
+        both = ((barrier & _LOW) << 48 | commit).to_bytes(12, "big")
+        pieces += (first, both, rest, crc.to_bytes(4, "big"), payload)
+        psn += 1
+    return bytearray().join(pieces)
 
 
 def checksum(data: bytes | bytearray) -> int:
@@ -155,7 +178,7 @@ def decode(data: bytes | bytearray, near: int) -> Packet:
     Raises PacketError as `check` does.
     """
     check(data)
-    psn, opcode, flags, source, to, epoch, _ = _REST.unpack_from(data, 18)
+    psn, opcode, flags, source, to, epoch = _REST.unpack_from(data, 18)
     return Packet(
         opcode, source, to,
         unwrap(int.from_bytes(data[0:6], "big"), near),
@@ -163,6 +186,78 @@ def decode(data: bytes | bytearray, near: int) -> Packet:
         unwrap(int.from_bytes(data[12:18], "big"), near),
         psn, flags, epoch, bytes(data[OVERHEAD_BYTES:]),
     )  # fmt: skip
+
+
+class Run(NamedTuple):
+    """Whole messages of one sender and service in packets that follow each other."""
+
+    opcode: int
+    source: int
+    to: int
+    #: The low 32 bits of the first PSN; the others follow.
+    psn: int
+    stamps: list[int]
+    payloads: list[bytes]
+    #: The barriers of the last packet, which are the highest.
+    barrier: int
+    commit: int
+
+
+def is_run(data: bytes | bytearray, size: int) -> bool:
+    """Whether these packets of `size` bytes each are unmarked whole messages of one flow.
+
+    The first is compared with the others; a damaged one may be among them.
+    """
+    count, rest = divmod(len(data), size)
+    if rest or size < OVERHEAD_BYTES or data[22] not in (DATA_BE, DATA_R):
+        return False
+    if data[23] != BEGIN | END:
+        return False
+    # Opcode, flags, source, destination and epoch: each byte of all packets at once.
+    return all(data[at::size] == data[at : at + 1] * count for at in range(22, 36))
+
+
+def decode_run(data: bytes | bytearray, size: int, near: int) -> Run | None:
+    """Return what several packets of `size` bytes hold, if all of it is undamaged and in order."""
+    if not is_run(data, size):
+        return None
+    one = _run_struct(size - OVERHEAD_BYTES)
+    payloads = []
+    for first, rest, crc, payload in one.iter_unpack(data):
+        if crc32c(first + rest + payload) != crc:
+            return None
+        payloads.append(payload)
+    numbers = [*_numbers_struct(size).iter_unpack(data)]
+    psn = numbers[0][2]
+    if [number for _, _, number in numbers] != [*range(psn, psn + len(numbers))]:
+        return None
+    low = numbers[0][0] << 32 | numbers[0][1]
+    above = unwrap(low, near) - low
+    stamps = [above + (high << 32 | rest) for high, rest, _ in numbers]
+    if any(one >= other for one, other in pairwise(stamps)):
+        return None  # sent again, or stamps have wrapped
+    opcode, _, source, to, _ = _REST.unpack_from(data, 18)[1:]
+    barrier, commit = barriers_of(data[-size:], near)
+    return Run(opcode, source, to, psn, stamps, payloads, barrier, commit)
+
+
+@cache
+def _run_struct(payload_bytes: int) -> struct.Struct:
+    """Stamp, what else the checksum covers, the checksum, the payload."""
+    return struct.Struct(f">6s12x18sI{payload_bytes}s")
+
+
+@cache
+def _numbers_struct(size: int) -> struct.Struct:
+    """The stamp in two parts, and the PSN."""
+    return struct.Struct(f">HI12xI{size - 22}x")
+
+
+def split(data: bytes | bytearray, size: int) -> Iterator[bytes | bytearray]:
+    """Yield packets that came at once: each of `size` bytes, the last one perhaps shorter."""
+    if len(data) <= size:
+        return iter((data,))
+    return (data[at : at + size] for at in range(0, len(data), size))
 
 
 def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
@@ -176,9 +271,22 @@ def rewrite(data: bytearray, barrier: int, commit: int) -> None:
     data[6:18] = ((barrier & _LOW) << 48 | commit & _LOW).to_bytes(12, "big")
 
 
+def rewrite_run(data: bytearray, size: int, barrier: int, commit: int) -> None:
+    """Put other barriers into several packets of `size` bytes each."""
+    both = ((barrier & _LOW) << 48 | commit & _LOW).to_bytes(12, "big")
+    count = len(data) // size
+    for at, byte in enumerate(both, 6):
+        data[at::size] = bytes((byte,)) * count
+
+
 def mark(data: bytearray) -> None:
     """Tell the receiver of congestion. The checksum does not cover this flag."""
     data[23] |= ECN
+
+
+def mark_run(data: bytearray, size: int) -> None:
+    """Mark several packets of `size` bytes each, whose flags are the same."""
+    data[23::size] = bytes((data[23] | ECN,)) * (len(data) // size)
 
 
 class Acknowledgement(NamedTuple):
@@ -215,7 +323,7 @@ _U16_MAX = (1 << 16) - 1
 def encode_ack(ack: Acknowledgement) -> bytes:
     """Return the payload of an ACK; ranges beyond RANGES_MAX are left out."""
     ranges = ack.ranges[:RANGES_MAX]
-    low = _PSN_WRAP - 1
+    low = _PSN_LOW
     head = _ACK.pack(
         ack.service, ack.window, ack.released & low, ack.through & low,
         min(ack.packets, _U16_MAX), min(ack.marked, _U16_MAX), len(ranges),

@@ -39,13 +39,22 @@ class EventStream:
 
     def next(self, timeout: float | None) -> Event:
         """Return the next event; TimeoutError after so many seconds without one."""
+        self._fill(timeout)
+        return event_of(self._batch.popleft())
+
+    def batch(self, timeout: float | None = None) -> list[Event]:
+        """Return the next events, as many as are here: one at least. Raises as `next`."""
+        self._fill(timeout)
+        found, self._batch = self._batch, deque()
+        return [event_of(one) for one in found]
+
+    def _fill(self, timeout: float | None) -> None:
         while not self._batch:
             if self._asked is None:
                 self._asked = self._thread.call(self._thread.process.take(self._service))
             batch = self._asked.result(timeout)
             self._asked = None
             self._batch.extend(batch)
-        return event_of(self._batch.popleft())
 
 
 class Member:
@@ -111,6 +120,20 @@ class Member:
     def send_reliable(self, parts: Sequence[Part]) -> int:
         """Send a scattering that all of its receivers deliver, or none; as `send`."""
         return self._running.call(self._running.sent(Service.RELIABLE, parts)).result()
+
+    def send_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        """Send scatterings by best effort in this order; return their stamps once all have left.
+
+        Many at once cost far less than calls of `send`. Raises as `send` before any is sent, but
+        the stamp of one that never leaves, as its receiver has failed, is 0.
+        """
+        running = self._running
+        return running.call(running.sent_many(Service.BEST_EFFORT, scatterings)).result()
+
+    def send_reliable_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        """Send scatterings by the reliable service in this order; as `send_many`."""
+        running = self._running
+        return running.call(running.sent_many(Service.RELIABLE, scatterings)).result()
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""

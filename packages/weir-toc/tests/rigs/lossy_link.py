@@ -9,7 +9,8 @@ import asyncio
 import sys
 from random import Random
 
-from weir_toc.hosts.udp import Address, UdpSocket, address_of
+from weir_toc.hosts.udp import Address, Sending, Train, UdpSocket, address_of
+from weir_toc.packet import split
 
 
 class LossyLink:
@@ -40,16 +41,21 @@ class LossyLink:
             one.close()
 
     def _inwards(self) -> None:
-        for data, address in self._outer.read():
+        for train in self._outer.read():
+            address = train.address
             inner = self._inner.get(address)
             if inner is None:
                 inner = self._inner[address] = UdpSocket(("127.0.0.1", 0), self._target)
                 self._loop.add_reader(inner.socket.fileno(), self._outwards, inner, address)
-            if self._survives():
-                inner.send([(data, self._target)])
+            inner.send(self._left_of(train, self._target))
 
     def _outwards(self, inner: UdpSocket, address: Address) -> None:
-        self._outer.send([(data, address) for data, _ in inner.read() if self._survives()])
+        for train in inner.read():
+            self._outer.send(self._left_of(train, address))
+
+    def _left_of(self, train: Train, to: Address) -> list[Sending]:
+        """Return the packets of a train that are not lost, to be sent to an address."""
+        return [(one, to, len(one)) for one in split(train.data, train.size) if self._survives()]
 
     def _survives(self) -> bool:
         if self._dice.random() < self.loss:

@@ -84,3 +84,45 @@ def _show(result: Result) -> None:
         for run in place.runs:
             for example in run.examples:
                 print(f"{place.name} at loss {run.loss:g}: {example}")
+
+
+@app.command()
+def rate(
+    messages: Annotated[int, typer.Option(help="Sent as fast as possible by each service.")] = (
+        500_000
+    ),
+    lone: Annotated[int, typer.Option(help="Sent one by one, for the latency.")] = 200,
+    size: Annotated[int, typer.Option(help="Bytes of a message, from 16 on.")] = 64,
+    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 1.0,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Send from one process to another through an aggregator: messages a second, and latency.
+
+    Exit code 1 if a message was lost without a word, or came out of order.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("toc rate"):
+        from weir_lab.bench.toc.rate import RateSettings, measure_rate
+        from weir_lab.cli.measured import print_measured
+
+        settings = RateSettings(messages, lone, size, interval_ms, folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("steps", 4) as show:
+        result = measure_rate(settings, show)
+    if as_json:
+        print_measured("weir.bench.toc.rate/1", settings, msgspec.to_builtins(result))
+    else:
+        print_table(
+            ("SERVICE", "MESSAGES/S", "RECEIVED", "FAILED", "LOST", "P50 MS", "P99 MS", "P50 T",
+             "SENDER us", "RECEIVER us"),
+            [(one.name, one.messages_per_s, one.received, one.failed, one.lost,
+              one.latency_p50_ms, one.latency_p99_ms, one.latency_p50_t, one.sender_us,
+              one.receiver_us) for one in result.services],
+        )  # fmt: skip
+        print(f"an idle process has {result.idle_rss_mb:g} MB")
+    if not result.clean:
+        raise typer.Exit(1)

@@ -118,4 +118,27 @@ OF_PACKETS = (
         Goal("false removals", "=", 0),
         Goal("places passed", "=", 3),
     ),
+    bench(
+        "toc-rate",
+        "One process of weir-toc sends messages of 64 bytes to another through an aggregator, as "
+        "fast as possible and then one by one",
+        "toc rate",
+        {
+            "best effort messages/s": Figure("best_effort_per_s"),
+            "reliable messages/s": Figure("reliable_per_s"),
+            "best effort p50 ms": Figure("services.0.latency_p50_ms"),
+            "reliable p50 ms": Figure("services.1.latency_p50_ms"),
+            "MB of an idle process": Figure("idle_rss_mb"),
+            "lost": Figure("lost"),
+            "out of order": Figure("misplaced"),
+        },
+        Goal("best effort messages/s", "≥", 250_000),
+        Goal("reliable messages/s", "≥", 120_000),
+        # T is 1 ms.
+        Goal("best effort p50 ms", "≤", 2),
+        Goal("reliable p50 ms", "≤", 4),
+        Goal("MB of an idle process", "≤", 40),
+        Goal("lost", "=", 0),
+        Goal("out of order", "=", 0),
+    ),
 )

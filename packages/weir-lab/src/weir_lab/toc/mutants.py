@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant("what a failed process sent above its stamp is kept", _RECEIVING,
            "if one[1] != process or one[0] <= stamp]", "if True]", 21, ("I10", "I11", "I13")),
     Mutant("a failure is told of before its place in the order", _RECEIVING,
-           "heappush(heap, (stamp, _BEHIND_ALL + process, 0,",
-           "heappush(heap, (0, _BEHIND_ALL + process, 0,", 39, ("I13",)),
+           "insort(waiting, (stamp, _BEHIND_ALL + process, 0,",
+           "insort(waiting, (0, _BEHIND_ALL + process, 0,", 39, ("I13",)),
 )  # fmt: skip
 
 

@@ -44,8 +44,8 @@ def test_a_seed_loses_the_same_packets_again() -> None:
     def run(seed: int) -> list[bytes]:
         receiver, sender = UdpSocket(HERE), opener(0.5, seed)(HERE, None)
         for number in range(100):
-            sender.send([(b"%d" % number, receiver.address)])
-        found = [data for data, _ in receiver.read()]
+            sender.send([(b"%03d" % number, receiver.address, 3)])
+        found = [one.data for one in receiver.read()]
         assert len(found) + sender.counters.lost == 100
         sender.close()
         receiver.close()
@@ -53,3 +53,24 @@ def test_a_seed_loses_the_same_packets_again() -> None:
 
     assert run(1) == run(1) != run(2)
     assert opener(0, 1) is UdpSocket
+
+
+def test_rate_compares_every_message(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--messages 3000 --lone 3 --interval-ms 200 --json"
+    code = main(["bench", "toc", "rate", *words.split()])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["schema"] == "weir.bench.toc.rate/1"
+    assert (found["lost"], found["misplaced"]) == (0, 0)
+    assert found["idle_rss_mb"] > 1
+    best_effort, reliable = found["services"]
+    assert best_effort["received"] + best_effort["failed"] >= best_effort["sent"] == 3_000
+    assert reliable["received"] == 3_000
+    assert reliable["latency_p50_ms"] > 0
+    assert found["reliable_per_s"] > 0
+
+
+def test_a_rate_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--messages", "1"], ["--size", "8"], ["--interval-ms", "0"]):
+        assert main(["bench", "toc", "rate", *words]) == 2
+        assert "Traceback" not in capsys.readouterr().err

@@ -27,7 +27,7 @@ from weir_toc.endpoint.outbox import Outbox
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.endpoint.sending import Sender
 from weir_toc.errors import Fenced, PacketError
-from weir_toc.packet import NEIGHBOUR, Packet
+from weir_toc.packet import NEIGHBOUR, Packet, Run
 
 #: A commit barrier that moved is told at once, at most so often in an interval.
 MOVES_PER_INTERVAL = 4
@@ -46,7 +46,7 @@ class Endpoint:
         self._events: list[Event] = []
         #: It joins until the switch answers. Nothing is sent before but that wish.
         self._joined: tuple[Sender, Receiver, Outbox] | None = None
-        self._packets: list[bytearray] = []
+        self._packets: list[tuple[bytearray, int]] = []
         self._excluded = False
         self._next_beacon = now
         #: When `tick` is due.
@@ -75,6 +75,19 @@ class Endpoint:
         self._finish(now)
         return ticket
 
+    def send_many(
+        self, now: int, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
+    ) -> range:
+        """Queue scatterings in this order; return their tickets. All or none are queued.
+
+        Raises as `send` does.
+        """
+        if self._joined is None or self._excluded:
+            raise Fenced("this process is no part of the network now: join, or join again")
+        tickets = self._joined[0].send_many(now, service, scatterings)
+        self._finish(now)
+        return tickets
+
     def process_failed(self, now: int, process: int, stamp: int) -> None:
         """The controller says that a process failed, and above which stamp nothing counts.
 
@@ -98,12 +111,18 @@ class Endpoint:
 
     def receive(self, now: int, burst: Iterable[bytes | bytearray]) -> None:
         """Take packets in the order in which they came from the switch."""
-        for data in burst:
-            try:
-                packet = wire.decode(data, now)
-                self._take(now, packet)
-            except PacketError:
-                self.counters.damaged += 1
+        self.receive_runs(now, ((data, len(data)) for data in burst))
+
+    def receive_runs(self, now: int, burst: Iterable[tuple[bytes | bytearray, int]]) -> None:
+        """Take packets that came in pieces: each of a size, the last of a piece perhaps shorter."""
+        for data, size in burst:
+            if len(data) > size and self._take_run(now, data, size):
+                continue
+            for one in wire.split(data, size) if len(data) > size else (data,):
+                try:
+                    self._take(now, wire.decode(one, now))
+                except PacketError:
+                    self.counters.damaged += 1
         if self._joined is not None:
             self._joined[1].acknowledge(now)
         self._finish(now)
@@ -114,7 +133,7 @@ class Endpoint:
         if self._joined is None:
             if now >= self.deadline and not self._excluded:
                 join = Packet(wire.JOIN, self.process, epoch=self.epoch)
-                self._packets.append(wire.encode(join))
+                self._packets.append((data := wire.encode(join), len(data)))
                 self.deadline = now + interval
             return
         sender, receiver, outbox = self._joined
@@ -127,6 +146,10 @@ class Endpoint:
 
     def take_packets(self) -> list[bytearray]:
         """Return the packets to send to the switch of the rack, in this order."""
+        return [bytearray(one) for data, size in self.take_runs() for one in wire.split(data, size)]
+
+    def take_runs(self) -> list[tuple[bytearray, int]]:
+        """Return the same packets, those that were made together in one piece, of a size each."""
         if self._excluded:
             return []
         found, self._packets = self._packets, []
@@ -160,6 +183,20 @@ class Endpoint:
             # Behind the packet that carries it: it may be the last one below.
             self._advance(packet, self._joined[1], self._joined[2])
 
+    def _take_run(self, now: int, data: bytes | bytearray, size: int) -> bool:
+        """Take a piece as one, if its packets are whole new messages; return whether they were.
+
+        Barriers rise within it, so the last one counts.
+        """
+        if self._joined is None or not self.config.barriers_in_data:
+            return False
+        _, receiver, outbox = self._joined
+        run = wire.decode_run(data, size, now)
+        if run is None or run.to != self.process or not receiver.run(run):
+            return False
+        self._advance(run, receiver, outbox)
+        return True
+
     def _take_of_switch(self, now: int, packet: Packet) -> None:
         if packet.opcode == wire.JOINED and self._joined is None and packet.epoch == self.epoch:
             floors = wire.decode_floors(packet.payload)
@@ -190,7 +227,7 @@ class Endpoint:
         elif opcode == wire.RECALL_ACK:
             sender.recall_acknowledged(now, packet)
 
-    def _advance(self, packet: Packet, receiver: Receiver, outbox: Outbox) -> None:
+    def _advance(self, packet: Packet | Run, receiver: Receiver, outbox: Outbox) -> None:
         """Use the barriers of a packet, unless they are above what this process has promised."""
         stamps = outbox.stamps
         if packet.barrier > stamps.barrier_sent or packet.commit > stamps.commit_sent:

@@ -21,27 +21,23 @@ from weir_toc.packet import (
 REORDERED_PACKETS = 3
 
 
-@dataclass(slots=True, eq=False)
 class Part:
-    """The message of a scattering to one receiver."""
+    """The message of a scattering to one receiver. One is made for each message: it is plain."""
 
-    to: int
-    payload: bytes
-    first_psn: int = 0
-    #: How many of its packets are not acknowledged.
-    unacked: int = 0
-    #: Whether its bytes count in the window of its flow.
-    holds_credit: bool = False
+    __slots__ = ("first_psn", "holds_credit", "packets", "payload", "size", "to", "unacked")
 
-    @property
-    def size(self) -> int:
-        """The bytes that it takes of a window."""
-        return cost_of(len(self.payload))
-
-    @property
-    def packets(self) -> int:
-        """The number of its fragments."""
-        return packets_of(len(self.payload))
+    def __init__(self, to: int, payload: bytes) -> None:
+        self.to = to
+        self.payload = payload
+        #: The bytes that it takes of a window.
+        self.size = cost_of(len(payload))
+        #: The number of its fragments.
+        self.packets = packets_of(len(payload))
+        self.first_psn = 0
+        #: How many of its packets are not acknowledged.
+        self.unacked = 0
+        #: Whether its bytes count in the window of its flow.
+        self.holds_credit = False
 
 
 @dataclass(slots=True, eq=False)

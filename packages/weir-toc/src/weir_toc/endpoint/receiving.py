@@ -11,11 +11,11 @@ confirmed to have given up.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from itertools import repeat
 
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import (
@@ -27,8 +27,10 @@ from weir_toc.endpoint.events import (
     Service,
 )
 from weir_toc.endpoint.outbox import Outbox
-from weir_toc.packet import Acknowledgement, Packet, unwrap_psn
+from weir_toc.packet import Acknowledgement, Packet, Run, unwrap_psn
 
+#: Above the number of every process, also of one that has failed.
+_LAST = 1 << 33
 #: At its stamp, the failure of a process comes behind the messages of all processes.
 _BEHIND_ALL = 1 << 32
 #: How many intervals of best effort packets are remembered, to tell repeated ones from late ones.
@@ -170,6 +172,7 @@ class Receiver:
         self._untaken: dict[Service, deque[tuple[int, int, int]]] = {
             one: deque() for one in Service
         }
+        #: What waits for its barrier, in the order of delivery.
         self._waiting: dict[Service, list[_Waiting]] = {service: [] for service in Service}
         #: Failed processes, and above which stamp nothing of them counts.
         self._failed: dict[int, int] = {}
@@ -217,6 +220,38 @@ class Receiver:
         self.counters.buffered_max = max(self.counters.buffered_max, self.buffered)
         self._assemble(service, stream, packet, psn)
 
+    def run(self, run: Run) -> bool:
+        """Take whole messages of one sender that follow each other, if nothing is odd about them.
+
+        If this returns False nothing was taken: each of their packets is to be given to `data`.
+        """
+        source = self._sources.get(run.source)
+        if source is None or run.source in self._failed:
+            return False
+        service = Service(run.opcode)
+        stream = source.stream(service)
+        count = len(run.stamps)
+        top = max(stream.seen.top, stream.released)
+        psn = unwrap_psn(run.psn, top)
+        size = count * wire.cost_of(len(run.payloads[0]))
+        is_reliable = service is Service.RELIABLE
+        limit = self.commit if is_reliable else self.barrier - 1
+        if psn < top or run.stamps[0] <= limit or source.buffered + size > source.granted:
+            return False
+        stream.packets += count
+        stream.seen.add(psn, count)
+        if not is_reliable:
+            stream.seen.forget(_REMEMBERED)
+        stream.ack_now = True
+        source.buffered += size
+        self.buffered += size
+        self.counters.buffered_max = max(self.counters.buffered_max, self.buffered)
+        ends = range(psn + 1, psn + 1 + count)
+        self._wait(
+            service, [*zip(run.stamps, repeat(run.source), ends, run.payloads, strict=False)]
+        )
+        return True
+
     def connect(self, now: int, packet: Packet, window: int) -> None:
         """A sender asks for a window, or confirms the one that it keeps."""
         if packet.source in self._failed:
@@ -248,13 +283,11 @@ class Receiver:
         if barrier > self.barrier:
             self.barrier = barrier
             # Strictly below: another message may still come with the barrier as its stamp.
-            for one in self._below(Service.BEST_EFFORT, barrier - 1):
-                self._deliver(Service.BEST_EFFORT, one)
+            self._deliver(Service.BEST_EFFORT, barrier - 1)
             self._drop_incomplete(barrier)
         if commit > self.commit:
             self.commit = commit
-            for one in self._below(Service.RELIABLE, commit):
-                self._deliver(Service.RELIABLE, one)
+            self._deliver(Service.RELIABLE, commit)
 
     def process_failed(self, process: int, stamp: int) -> None:
         """Discard what a failed process sent above `stamp`; tell of it at its place."""
@@ -262,21 +295,18 @@ class Receiver:
             return
         self._failed[process] = stamp
         source = self._sources.pop(process, None)
-        heap = self._waiting[Service.RELIABLE]
-        kept = [one for one in heap if one[1] != process or one[0] <= stamp]
-        heap[:] = kept
-        heapify(heap)
-        heappush(heap, (stamp, _BEHIND_ALL + process, 0, ProcessFailed(process, stamp)))
+        waiting = self._waiting[Service.RELIABLE]
+        waiting[:] = [one for one in waiting if one[1] != process or one[0] <= stamp]
+        insort(waiting, (stamp, _BEHIND_ALL + process, 0, ProcessFailed(process, stamp)))
         if source is not None:
             # What is kept of it still counts as memory, and is counted down by its delivery.
-            of_it = [one for heap in self._waiting.values() for one in heap if one[1] == process]
+            of_it = [one for rest in self._waiting.values() for one in rest if one[1] == process]
             held = sum(wire.cost_of(len(one[3])) for one in of_it if isinstance(one[3], bytes))
             for untaken in self._untaken.values():
                 held += sum(size for sender, _, size in untaken if sender == process)
             self.buffered -= source.buffered - held
         if stamp <= self.commit:
-            for one in self._below(Service.RELIABLE, self.commit):
-                self._deliver(Service.RELIABLE, one)
+            self._deliver(Service.RELIABLE, self.commit)
 
     # -- acknowledgement -----------------------------------------------------------------------
 
@@ -340,7 +370,7 @@ class Receiver:
         whole = wire.BEGIN | wire.END
         if packet.flags & whole == whole:
             waiting = (packet.stamp, packet.source, psn + 1, packet.payload)
-            heappush(self._waiting[service], waiting)
+            insort(self._waiting[service], waiting)
             return
         assembly = stream.assemblies.get(packet.stamp)
         if assembly is None:
@@ -354,31 +384,48 @@ class Receiver:
             del stream.assemblies[packet.stamp]
             payload = b"".join(assembly.fragments[one] for one in sorted(assembly.fragments))
             end = max(assembly.fragments) + 1
-            heappush(self._waiting[service], (packet.stamp, packet.source, end, payload))
+            insort(self._waiting[service], (packet.stamp, packet.source, end, payload))
 
-    def _below(self, service: Service, through: int) -> Iterator[_Waiting]:
-        heap = self._waiting[service]
-        while heap and heap[0][0] <= through:
-            yield heappop(heap)
+    def _wait(self, service: Service, run: Sequence[_Waiting]) -> None:
+        """Let messages wait, which are in order themselves."""
+        waiting = self._waiting[service]
+        is_behind = not waiting or waiting[-1] < run[0]
+        waiting += run
+        if not is_behind:
+            waiting.sort()
 
-    def _deliver(self, service: Service, one: _Waiting) -> None:
-        stamp, process, end, payload = one
-        if isinstance(payload, ProcessFailed):
-            self.events.append(payload)
+    def _deliver(self, service: Service, through: int) -> None:
+        """Deliver all that waits at or below a stamp."""
+        waiting = self._waiting[service]
+        if not waiting or waiting[0][0] > through:
             return
-        self.counters.delivered += 1
-        self.events.append(Message(service, stamp, process, payload))
-        size = wire.cost_of(len(payload))
-        if self.config.program_takes:
-            self._untaken[service].append((process, end, size))
-        else:
-            self._release(service, process, end, size)
+        count = bisect_right(waiting, (through, _LAST))
+        ready = waiting[:count]
+        del waiting[:count]
+        untaken = self._untaken[service]
+        for stamp, process, end, payload in ready:
+            if isinstance(payload, ProcessFailed):
+                self.events.append(payload)
+                continue
+            self.counters.delivered += 1
+            self.events.append(Message(service, stamp, process, payload))
+            size = wire.cost_of(len(payload))
+            if self.config.program_takes:
+                untaken.append((process, end, size))
+            else:
+                self._release(service, process, end, size)
 
     def taken(self, service: Service, count: int) -> None:
         """The program has taken so many messages that were delivered: their memory is free."""
         untaken = self._untaken[service]
+        sizes: dict[int, int] = {}
+        ends: dict[int, int] = {}
         for _ in range(count):
-            self._release(service, *untaken.popleft())
+            process, end, size = untaken.popleft()
+            sizes[process] = sizes.get(process, 0) + size
+            ends[process] = max(end, ends.get(process, 0))
+        for process, size in sizes.items():
+            self._release(service, process, ends[process], size)
 
     def _release(self, service: Service, process: int, end: int, size: int) -> None:
         self.buffered -= size
@@ -403,11 +450,13 @@ class Receiver:
 
     def _discard(self, source: Source, stamp: int) -> None:
         """Take a recalled message out of memory."""
-        heap = self._waiting[Service.RELIABLE]
-        for one in heap:
-            if one[0] == stamp and one[1] == source.process and isinstance(one[3], bytes):
-                heap.remove(one)
-                heapify(heap)
+        waiting = self._waiting[Service.RELIABLE]
+        for at in range(bisect_right(waiting, (stamp,)), len(waiting)):
+            one = waiting[at]
+            if one[0] != stamp:
+                break
+            if one[1] == source.process and isinstance(one[3], bytes):
+                del waiting[at]
                 self._forget(source, wire.cost_of(len(one[3])))
                 return
         assembly = source.reliable.assemblies.pop(stamp, None)

@@ -12,6 +12,8 @@ acknowledged all of it, or its recall; the commit barrier stays below the oldest
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import (
@@ -34,6 +36,8 @@ RESENT_AT_ONCE = 32
 #: So many recalls to one receiver may be without their answers.
 RECALLS_AT_ONCE = 32
 _NOT_ASKED = -1
+#: So many alike scatterings that leave at once are sent in one piece.
+RUN_MIN = 4
 
 
 class Sender:
@@ -52,6 +56,8 @@ class Sender:
         self._open = outbox.open
         #: Best effort scatterings by stamp, and how many of their parts are under way.
         self._best_effort: dict[int, Scattering] = {}
+        #: Reliable scatterings that are recalled, by stamp.
+        self._aborted: dict[int, Scattering] = {}
         self._failed: set[int] = set()
         #: Failed processes, and how many recalls each still waits for.
         self._settling: dict[int, int] = {}
@@ -63,10 +69,41 @@ class Sender:
 
         Raises InvalidScattering, or SendBufferFull while too much waits.
         """
-        receivers = {to for to, _ in parts}
-        if not parts or len(receivers) != len(parts):
+        return self.send_many(now, service, (parts,)).start
+
+    def send_many(
+        self, now: int, service: Service, scatterings: Iterable[Sequence[tuple[int, bytes]]]
+    ) -> range:
+        """Queue scatterings in this order; return their tickets. Raises as `send`: none is queued.
+
+        Those that leave at once, and have one receiver and one size, are sent in one piece.
+        """
+        made = [self._made(now, service, parts) for parts in scatterings]
+        sizes = [part.size for scattering in made for part in scattering.parts]
+        size = sum(sizes)
+        if size > self.config.send_buffer:
+            raise InvalidScattering(
+                f"{len(sizes)} parts take {size} bytes of memory: {self.config.send_buffer} are "
+                "possible; send fewer at once"
+            )
+        if self.buffered + size > self.config.send_buffer:
+            raise SendBufferFull(
+                f"{self.buffered} bytes wait to be sent: wait until some have left"
+            )
+        first = self._tickets + 1
+        flows: dict[int, Flow] = {}
+        for scattering in made:
+            self._tickets += 1
+            scattering.ticket = self._tickets
+            self._queue(now, scattering, flows)
+        self._grant(now, flows.values())
+        return range(first, self._tickets + 1)
+
+    def _made(self, now: int, service: Service, parts: Sequence[tuple[int, bytes]]) -> Scattering:
+        """Return a scattering, which is not queued. Raises InvalidScattering."""
+        if len(parts) != 1 and (not parts or len({to for to, _ in parts}) != len(parts)):
             raise InvalidScattering("a scattering addresses each of its receivers once, and one")
-        size = 0
+        made = []
         for to, payload in parts:
             if not 0 < to < 1 << 31:
                 raise InvalidScattering(f"{to} is no process")
@@ -75,33 +112,28 @@ class Sender:
                     f"{len(payload)} bytes to process {to}: a part has {self.config.part_max} at "
                     "most; send several"
                 )
-            size += wire.cost_of(len(payload))
-        if size > self.config.send_buffer:
-            raise InvalidScattering(
-                f"{len(parts)} parts take {size} bytes of memory: {self.config.send_buffer} are "
-                "possible; send fewer at once"
-            )
-        if self.buffered + size > self.config.send_buffer:
-            raise SendBufferFull(
-                f"{self.buffered} bytes wait to be sent: wait until some have left"
-            )
-        self._tickets += 1
-        made = tuple(Part(to, payload) for to, payload in parts)
-        scattering = Scattering(self._tickets, service, made, now, len(made))
-        dead = next((to for to in receivers if to in self._failed), 0)
-        if dead:
-            self.events.append(SendFailed(self._tickets, 0, dead, Reason.PROCESS_FAILED, service))
-            return self._tickets
-        self.buffered += size
-        for part in made:
+            made.append(Part(to, payload))
+        return Scattering(0, service, tuple(made), now, len(made))
+
+    def _queue(self, now: int, scattering: Scattering, flows: dict[int, Flow]) -> None:
+        """Let a scattering wait in the flows of all its receivers, which are noted in `flows`."""
+        parts = scattering.parts
+        if self._failed:
+            dead = next((part.to for part in parts if part.to in self._failed), 0)
+            if dead:
+                ticket, service = scattering.ticket, scattering.service
+                failed = SendFailed(ticket, 0, dead, Reason.PROCESS_FAILED, service)
+                self.events.append(failed)
+                return
+        for part in parts:
+            self.buffered += part.size
             flow = self.flows.get(part.to)
             if flow is None:
                 flow = self.flows[part.to] = Flow(part.to, now, self.config)
                 self._connect(now, flow, 0)
                 flow.retry_at = now + flow.trips.timeout
             flow.queue.append((scattering, part))
-        self._grant(now, [self.flows[part.to] for part in made])
-        return self._tickets
+            flows[part.to] = flow
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -167,7 +199,7 @@ class Sender:
                     self._give_up(one.scattering, one.part, Reason.LOST)
             if flow.retry_at <= now:
                 self._retry(now, flow)
-        for scattering in self._open.values():
+        for scattering in self._aborted.values():
             for to, asked_at in scattering.recalls.items():
                 if asked_at >= 0 and now - asked_at >= self.flows[to].trips.timeout:
                     self._recall(now, scattering, to)
@@ -206,17 +238,63 @@ class Sender:
 
     def _grant(self, now: int, flows: Iterable[Flow]) -> None:
         """Give credits to the parts that wait longest; send what then holds all of its own."""
+        leaving: list[Scattering] = []
         for flow in flows:
-            while flow.queue:
-                scattering, part = flow.queue[0]
+            queue = flow.queue
+            while queue:
+                scattering, part = queue[0]
                 if not flow.fits(part.size):
                     break
-                flow.queue.popleft()
+                queue.popleft()
                 flow.used += part.size
                 part.holds_credit = True
                 scattering.waiting -= 1
                 if not scattering.waiting:
+                    leaving.append(scattering)
+        # Those that leave at once do so in the order in which they were queued.
+        leaving.sort(key=attrgetter("ticket"))
+        if len(leaving) < RUN_MIN:
+            for scattering in leaving:
+                self._leave(now, scattering)
+            return
+        for _, group in groupby(leaving, _alike):
+            alike = [*group]
+            if len(alike) < RUN_MIN or alike[0].parts[0].packets > 1:
+                for scattering in alike:
                     self._leave(now, scattering)
+            else:
+                self._leave_run(now, alike)
+
+    def _leave_run(self, now: int, run: Sequence[Scattering]) -> None:
+        """Stamp scatterings and queue their packets in one piece: one part and packet of each.
+
+        All have one service, one receiver and one size.
+        """
+        service, to = run[0].service, run[0].parts[0].to
+        flow = self.flows[to]
+        first = stamp = self._outbox.stamps.run(now, len(run))
+        first_psn = psn = flow.next_psn[service]
+        pending = self._open if service is Service.RELIABLE else self._best_effort
+        sent, unreleased, events = flow.sent[service], flow.unreleased[service], self.events
+        if not flow.sent[Service.RELIABLE]:
+            flow.retry_at = now + flow.trips.timeout
+        for scattering in run:
+            part = scattering.parts[0]
+            scattering.stamp = stamp
+            scattering.unacked = part.unacked = 1
+            part.first_psn = psn
+            pending[stamp] = scattering
+            unreleased.append(part)
+            sent[psn] = Sent(scattering, part, 0, now)
+            events.append(Left(scattering.ticket, stamp))
+            stamp += 1
+            psn += 1
+        flow.next_psn[service] = psn
+        payloads = [scattering.parts[0].payload for scattering in run]
+        self.buffered -= len(run) * run[0].parts[0].size
+        self.counters.sent += len(run)
+        stamped = [*zip(range(first, stamp), payloads, strict=True)]
+        self._outbox.queue_run(now, service.value, to, first_psn, stamped)
 
     def _leave(self, now: int, scattering: Scattering) -> None:
         """Stamp a scattering and queue all of its packets, in one step."""
@@ -338,6 +416,7 @@ class Sender:
     def _abort(self, now: int, scattering: Scattering, process: int) -> None:
         """Recall a scattering from all its receivers but the failed one."""
         scattering.aborted_by = process
+        self._aborted[scattering.stamp] = scattering
         self._settling[process] += 1
         for part in scattering.parts:
             flow = self.flows.get(part.to)
@@ -366,7 +445,7 @@ class Sender:
         """Report an aborted scattering once all of its receivers have discarded it."""
         if scattering.recalls:
             return
-        del self._open[scattering.stamp]
+        del self._open[scattering.stamp], self._aborted[scattering.stamp]
         process = scattering.aborted_by
         failed = SendFailed(
             scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED, Service.RELIABLE
@@ -388,4 +467,13 @@ class Sender:
             "open": len(self._open),
             "best_effort": len(self._best_effort),
             "flows": len(self.flows),
+            "credits": sum(flow.used for flow in self.flows.values()),
         }
+
+
+def _alike(scattering: Scattering) -> tuple[object, ...]:
+    """What scatterings have in common that can be sent in one piece; of others it is unique."""
+    if len(scattering.parts) != 1:
+        return (scattering.ticket,)
+    part = scattering.parts[0]
+    return scattering.service, part.to, len(part.payload)

@@ -25,8 +25,9 @@ from weir_toc.errors import ControlError, PacketError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Frame, number_in
-from weir_toc.hosts.udp import Address, OpenSocket, UdpSocket
+from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.packet import split
 from weir_toc.topology import Topology, rack_of
 
 #: So many processes may be linked to one switch.
@@ -111,17 +112,22 @@ class Aggregator:
 
     def _read(self) -> bool:
         """Take one burst; return whether there may be more."""
+        node = self._node
+        assert node is not None
         burst = self.socket.read()
         now = self.link.now()
-        sends: list[tuple[bytearray, Address]] = []
-        for data, address in burst:
-            self._take(now, bytearray(data), address, sends)
+        sends: list[Sending] = []
+        for data, address, size in burst:
+            neighbour = self._neighbours.get(address)
+            if neighbour is not None and len(data) > size:
+                self._carry_out(node.receive_run(now, neighbour, bytearray(data), size), sends)
+            else:
+                for one in split(data, size):
+                    self._take(now, bytearray(one), address, sends)
         self.socket.send(sends)
         return len(burst) > 0
 
-    def _take(
-        self, now: int, data: bytearray, address: Address, sends: list[tuple[bytearray, Address]]
-    ) -> None:
+    def _take(self, now: int, data: bytearray, address: Address, sends: list[Sending]) -> None:
         node = self._node
         assert node is not None
         neighbour = self._neighbours.get(address)
@@ -140,7 +146,7 @@ class Aggregator:
         # A process of a former incarnation: it is told that its epoch has ended.
         for effect in node.receive(now, found.source, data):
             if isinstance(effect, Send) and effect.to == found.source:
-                sends.append((effect.data, address))
+                sends.append((effect.data, address, len(effect.data)))
 
     def _stranger(self, data: bytearray, now: int) -> wire.Packet | None:
         """Return a packet from an unknown address if its sender may be linked here, or was."""
@@ -162,16 +168,14 @@ class Aggregator:
             return None
         return packet
 
-    def _carry_out(
-        self, effects: Iterable[Effect], sends: list[tuple[bytearray, Address]]
-    ) -> None:  # fmt: skip
+    def _carry_out(self, effects: Iterable[Effect], sends: list[Sending]) -> None:
         node = self._node
         assert node is not None
         for effect in effects:
             if isinstance(effect, Send):
                 address = self._addresses.get(effect.to)
                 if address is not None:
-                    sends.append((effect.data, address))
+                    sends.append((effect.data, address, effect.size or len(effect.data)))
             elif isinstance(effect, Silent):
                 self.link.report(
                     InputSilent(self.switch, effect.neighbour, effect.epoch, effect.commit)
@@ -190,7 +194,7 @@ class Aggregator:
                 break
         now = self.link.now()
         if now >= self._node.deadline:
-            sends: list[tuple[bytearray, Address]] = []
+            sends: list[Sending] = []
             self._carry_out(self._node.tick(now), sends)
             self.socket.send(sends)
         self._alarm.set(self._node.deadline)
@@ -207,7 +211,7 @@ class Aggregator:
             return
         command = command_from(frame.get("command"))
         now = self.link.now()
-        sends: list[tuple[bytearray, Address]] = []
+        sends: list[Sending] = []
         if isinstance(command, Freeze):
             self._carry_out(node.freeze(now, command.neighbour), sends)
         elif isinstance(command, Remove):

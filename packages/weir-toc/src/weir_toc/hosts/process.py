@@ -58,6 +58,35 @@ class Stream:
         self.failures = 0
 
 
+class Departure:
+    """A call that waits until all of its scatterings have left."""
+
+    def __init__(self, tickets: range) -> None:
+        self.future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        #: Why the last one that never left did not.
+        self.why = ""
+        self._first = tickets.start
+        self._stamps = [0] * len(tickets)
+        self._missing = len(tickets)
+        if not tickets:
+            self.future.set_result([])
+
+    def left(self, ticket: int, stamp: int) -> None:
+        """One has left, or never will: then its stamp is 0."""
+        self._stamps[ticket - self._first] = stamp
+        self._missing -= 1
+        if not self._missing and not self.future.done():  # done if nobody waits any more
+            if self._stamps == [0]:
+                self.future.set_exception(NotSent(self.why))
+            else:
+                self.future.set_result(self._stamps)
+
+    def fail(self, why: TocError) -> None:
+        """Nothing goes on."""
+        if not self.future.done():
+            self.future.set_exception(type(why)(str(why)))
+
+
 class Settling:
     """Which failures this process must answer, and when it may."""
 
@@ -114,7 +143,8 @@ class Process:
         #: Set whenever the names have changed, or none will any more.
         self._named = asyncio.Event()
         self._admitted = asyncio.Event()
-        self._sends: dict[int, asyncio.Future[int]] = {}
+        #: Calls that wait until what they sent has left, by ticket.
+        self._sends: dict[int, Departure] = {}
         self._settling = Settling()
         self._alarm = Alarm(self.link, self._tick)
         #: Why nothing goes on; None while it does.
@@ -184,16 +214,27 @@ class Process:
 
         Raises InvalidScattering, SendBufferFull, Fenced, or NotSent if it will never leave.
         """
+        (stamp,) = await self.send_many(service, (parts,))
+        return stamp
+
+    async def send_many(
+        self, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
+    ) -> list[int]:
+        """Send scatterings in this order; return their stamps once all have left.
+
+        Raises as `send` does: InvalidScattering, SendBufferFull and Fenced before any is sent,
+        NotSent if only one was to be sent. Of several, the stamp of one that never leaves is 0.
+        """
         self._check()
         stream = self._streams[service]
         if stream.failures >= FAILURES_MAX:
             raise SendBufferFull(f"{FAILURES_MAX} failures of sends are unread: read the events")
         assert self._endpoint is not None
-        ticket = self._endpoint.send(self.link.now(), service, parts)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._sends[ticket] = future
+        tickets = self._endpoint.send_many(self.link.now(), service, scatterings)
+        departure = Departure(tickets)
+        self._sends.update(dict.fromkeys(tickets, departure))
         self._after()
-        return await future
+        return await departure.future
 
     async def take(self, service: Service) -> list[ProgramEvent]:
         """Return the next events of a service; those of the call before count as worked on.
@@ -249,7 +290,7 @@ class Process:
         assert self._endpoint is not None
         burst = self._socket.read()
         if burst:
-            self._endpoint.receive(self.link.now(), [data for data, _ in burst])
+            self._endpoint.receive_runs(self.link.now(), [(one.data, one.size) for one in burst])
         return len(burst) > 0
 
     def _tick(self) -> None:
@@ -267,28 +308,27 @@ class Process:
         assert self._endpoint is not None
         assert self._socket is not None
         endpoint, remote = self._endpoint, self._socket.remote
-        self._socket.send((data, remote) for data in endpoint.take_packets())
+        self._socket.send([(data, remote, size) for data, size in endpoint.take_runs()])
         for event in endpoint.take_events():
-            self._happened(event)
+            if type(event) is Message:  # by far the most
+                self._hand(event.service, event)
+            else:
+                self._happened(event)
         if self._ended is None:
             self._alarm.set(endpoint.deadline)
 
     def _happened(self, event: object) -> None:
-        if isinstance(event, Message):
-            self._hand(event.service, event)
-        elif isinstance(event, ProcessFailed):
+        if isinstance(event, ProcessFailed):
             self._hand(Service.RELIABLE, event)
         elif isinstance(event, Left):
             left = self._sends.pop(event.ticket, None)
-            if left is not None and not left.done():  # none once this process has ended
-                left.set_result(event.stamp)
+            if left is not None:  # none once this process has ended
+                left.left(event.ticket, event.stamp)
         elif isinstance(event, SendFailed):
-            future = self._sends.pop(event.ticket, None)
-            if future is not None and future.done():
-                pass  # the program does not wait for it any more
-            elif future is not None:
-                why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
-                future.set_exception(NotSent(why))
+            unsent = self._sends.pop(event.ticket, None)
+            if unsent is not None:
+                unsent.why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
+                unsent.left(event.ticket, 0)
             else:
                 self._streams[event.service].failures += 1
                 self._hand(event.service, event)
@@ -347,9 +387,8 @@ class Process:
             return
         self._ended = why
         sends, self._sends = self._sends, {}
-        for future in sends.values():
-            if not future.done():
-                future.set_exception(type(why)(str(why)))
+        for departure in sends.values():
+            departure.fail(why)
         for stream in self._streams.values():
             stream.has_news.set()
         self._admitted.set()

@@ -2,7 +2,7 @@
 
 Beacons and data of a link go through one socket, so a barrier is read behind all that was queued
 before it. Runs of packets of one size to one address leave in one call by UDP_SEGMENT, where the
-kernel has it, in their order.
+kernel has it, in their order; by UDP_GRO they are read in one call, too.
 """
 
 from __future__ import annotations
@@ -13,20 +13,33 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from weir_toc.packet import PACKET_BYTES_MAX
+from weir_toc.packet import split
 
 Address = tuple[str, int]
-Datagram = tuple[bytes, Address]
+#: Packets to send to one address, each of so many bytes, the last one perhaps shorter.
+Sending = tuple[bytes | bytearray, Address, int]
 Loses = Callable[[], bool]
 
-#: So many packets are read before anything else happens.
-BURST_PACKETS = 512
+#: So often is read, and so many bytes, before anything else happens.
+BURST_READS, BURST_BYTES = 512, 256 << 10
 #: What one call with UDP_SEGMENT may hold: the kernel's limits.
 _SEGMENTS_MAX, _SEGMENTS_BYTES_MAX = 64, 65_000
-_SOL_UDP, _UDP_SEGMENT = 17, 103
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+#: What the kernel may say about a read: the size of packets that it has merged.
+_ABOUT_BYTES = socket.CMSG_SPACE(4)
+_READ_BYTES = 1 << 16
 _BUFFER_BYTES = 4 << 20
-_UINT16 = struct.Struct("=H")
+_UINT16, _INT = struct.Struct("=H"), struct.Struct("=i")
+
+
+class Train(NamedTuple):
+    """Packets of one address that came at once: each of `size` bytes, the last perhaps shorter."""
+
+    data: bytes
+    address: Address
+    size: int
 
 
 @dataclass(slots=True)
@@ -56,10 +69,13 @@ class UdpSocket:
         self.counters = SocketCounters()
         self._segments = True
         self._loses = loses
+        self._buffer = bytearray(_READ_BYTES)
         try:
             self.socket.setblocking(False)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 self.socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+            with contextlib.suppress(OSError):  # a kernel that merges nothing
+                self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
             self.socket.bind(local)
             if remote is not None:
                 self.socket.connect(remote)
@@ -80,66 +96,76 @@ class UdpSocket:
         """Close the socket."""
         self.socket.close()
 
-    def read(self, packets_max: int = BURST_PACKETS) -> list[Datagram]:
-        """Return the packets that have come, the oldest first; a longer one than any is cut."""
-        found: list[Datagram] = []
-        receive = self.socket.recvfrom
-        for _ in range(packets_max):
+    def read(self, reads_max: int = BURST_READS) -> list[Train]:
+        """Return the packets that have come, the oldest first: runs of one size in one piece."""
+        found: list[Train] = []
+        receive, buffer, view = self.socket.recvmsg_into, [self._buffer], memoryview(self._buffer)
+        left = BURST_BYTES
+        for _ in range(reads_max):
+            if left <= 0:
+                break
             try:
-                data, address = receive(PACKET_BYTES_MAX + 1)
+                length, about, _, address = receive(buffer, _ABOUT_BYTES)
             except BlockingIOError:
                 break
             except OSError:
                 continue  # what an earlier packet was answered with, once
-            found.append((data, (address[0], address[1])))
+            size = length
+            left -= length
+            for level, kind, value in about:
+                if (level, kind) == (_SOL_UDP, _UDP_GRO):
+                    (size,) = _INT.unpack(value)
+            found.append(Train(bytes(view[:length]), (address[0], address[1]), size or 1))
         return found
 
-    def send(self, packets: Iterable[tuple[bytes | bytearray, Address]]) -> None:
+    def send(self, packets: Iterable[Sending]) -> None:
         """Send packets in this order. What the kernel does not take is lost, and counted."""
         run: list[bytes | bytearray] = []
-        to: Address | None = None
-        size = total = 0
-        for data, address in self._kept(packets) if self._loses else packets:
-            is_full = len(run) >= _SEGMENTS_MAX or total + len(data) > _SEGMENTS_BYTES_MAX
-            # Only the last packet of a run may be shorter.
-            if run and (address != to or is_full or len(data) > size or len(run[-1]) < size):
-                self._send_run(run, to)
+        to: Address = self.remote
+        size = total = limit = 0
+        for data, address, each in self._kept(packets) if self._loses else packets:
+            if run and (address != to or each != size or total + len(data) > limit):
+                self._send_run(run, to, size)
                 run, total = [], 0
             if not run:
-                to, size = address, len(data)
+                to, size = address, each
+                limit = each * max(1, min(_SEGMENTS_MAX, _SEGMENTS_BYTES_MAX // max(1, each)))
+            if len(data) > limit:
+                for at in range(0, len(data), limit):
+                    self._send_run([data[at : at + limit]], to, size)
+                continue
             run.append(data)
             total += len(data)
         if run:
-            self._send_run(run, to)
+            self._send_run(run, to, size)
 
-    def _kept(
-        self, packets: Iterable[tuple[bytes | bytearray, Address]]
-    ) -> Iterator[tuple[bytes | bytearray, Address]]:
+    def _kept(self, packets: Iterable[Sending]) -> Iterator[Sending]:
         """Yield the packets that are not lost on purpose."""
-        for one in packets:
-            if self._loses is not None and self._loses():
-                self.counters.lost += 1
-            else:
-                yield one
+        for data, address, size in packets:
+            for one in split(data, size):
+                if self._loses is not None and self._loses():
+                    self.counters.lost += 1
+                else:
+                    yield one, address, len(one)
 
-    def _send_run(self, run: list[bytes | bytearray], to: Address | None) -> None:
+    def _send_run(self, run: list[bytes | bytearray], to: Address, size: int) -> None:
         target = None if self.is_connected else to
-        if len(run) > 1 and self._segments:
-            size = _UINT16.pack(len(run[0]))
+        if self._segments and sum(map(len, run)) > size:
             try:
-                self.socket.sendmsg(run, [(_SOL_UDP, _UDP_SEGMENT, size)], 0, target)
+                self.socket.sendmsg(run, [(_SOL_UDP, _UDP_SEGMENT, _UINT16.pack(size))], 0, target)
             except OSError as error:
                 if error.errno in (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
                     self._segments = False
                 elif not isinstance(error, ConnectionRefusedError):
-                    self.counters.unsent += len(run)
+                    self.counters.unsent += sum(len(data) // size for data in run)
                     return
                 # A refusal answers an earlier packet; this call sent nothing.
             else:
                 self.counters.batches += 1
                 return
         for data in run:
-            self._send_one(data, target)
+            for one in split(data, size):
+                self._send_one(one, target)
 
     def _send_one(self, data: bytes | bytearray, target: Address | None) -> None:
         for _ in range(2):

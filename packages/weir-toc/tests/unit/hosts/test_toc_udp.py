@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from weir_toc.hosts.udp import UdpSocket, address_of
-from weir_toc.packet import PACKET_BYTES_MAX
+from weir_toc.hosts.udp import Address, UdpSocket, address_of
+from weir_toc.packet import split
 
 HERE = ("127.0.0.1", 0)
+
+
+def send(sender: UdpSocket, packets: list[tuple[bytes, Address]]) -> None:
+    sender.send([(data, to, len(data)) for data, to in packets])
+
+
+def read(receiver: UdpSocket) -> list[bytes]:
+    """All packets that have come, one by one."""
+    return [bytes(one) for train in receiver.read() for one in split(train.data, train.size)]
 
 
 def test_packets_of_all_sizes_arrive_in_their_order() -> None:
@@ -16,23 +25,44 @@ def test_packets_of_all_sizes_arrive_in_their_order() -> None:
     packets = [(bytes([number % 256]) * size, receiver.address) for number, size in
                enumerate(sizes)]  # fmt: skip
     packets.insert(2, (b"other", other.address))
-    sender.send(packets)
-    found = receiver.read()
-    assert [data for data, _ in found] == [data for data, _ in packets if data != b"other"]
-    assert {address for _, address in found} == {sender.address}
-    assert [data for data, _ in other.read()] == [b"other"]
+    send(sender, packets)
+    assert read(receiver) == [data for data, _ in packets if data != b"other"]
+    assert {one.address for one in other.read()} == {sender.address}
     assert sender.counters.unsent == 0
     for one in (receiver, other, sender):
         one.close()
 
 
-def test_a_burst_is_bounded_and_a_long_packet_cut() -> None:
+def test_a_burst_is_bounded() -> None:
     receiver, sender = UdpSocket(HERE), UdpSocket(HERE)
     assert receiver.read() == []
-    sender.send([(bytes(3_000), receiver.address), (b"1", receiver.address),
-                 (b"2", receiver.address)])  # fmt: skip
-    assert len(receiver.read(1)[0][0]) == PACKET_BYTES_MAX + 1
-    assert [data for data, _ in receiver.read()] == [b"1", b"2"]
+    send(sender, [(bytes(3_000), receiver.address), (b"1", receiver.address),
+                  (b"22", receiver.address)])  # fmt: skip
+    assert [(len(one.data), one.size) for one in receiver.read(1)] == [(3_000, 3_000)]
+    assert read(receiver) == [b"1", b"22"]
+    receiver.close()
+    sender.close()
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_what_leaves_in_one_piece_comes_in_its_order(merges: bool) -> None:
+    receiver, sender = UdpSocket(HERE), UdpSocket(HERE)
+    if not merges:  # as a kernel that knows neither option
+        receiver.socket.setsockopt(17, 104, 0)
+        sender.socket.setsockopt(17, 104, 0)
+    packets = [b"%04d" % number for number in range(150)]
+    sender.send([(b"".join(packets[:3]), receiver.address, 4), (b"long", receiver.address, 4),
+                 (b"".join(packets[3:]), receiver.address, 4)])  # fmt: skip
+    assert read(receiver) == [*packets[:3], b"long", *packets[3:]]
+    assert sender.counters.batches == 4
+    receiver.close()
+    sender.close()
+
+
+def test_an_empty_packet_is_one() -> None:
+    receiver, sender = UdpSocket(HERE), UdpSocket(HERE)
+    send(sender, [(b"", receiver.address), (b"1", receiver.address)])
+    assert [one.data for one in receiver.read()] == [b"", b"1"]
     receiver.close()
     sender.close()
 
@@ -42,7 +72,7 @@ def test_a_receiver_that_is_gone_harms_nobody() -> None:
     sender = UdpSocket(HERE, receiver.address)
     receiver.close()
     for _ in range(5):
-        sender.send([(b"one", sender.remote), (b"two", sender.remote)])
+        send(sender, [(b"one", sender.remote), (b"two", sender.remote)])
         assert sender.read() == []
     sender.close()
 

@@ -25,7 +25,7 @@ import msgspec
 from weir_lab.bench.toc.lossy import opener
 from weir_toc import Fenced, Member, Message, NotSent, SendFailed
 from weir_toc.endpoint.events import Service
-from weir_toc.errors import SendBufferFull
+from weir_toc.errors import SendBufferFull, first_error
 from weir_toc.member import EventStream
 
 #: Sizes of payloads: empty, of one packet, and of several.
@@ -175,4 +175,7 @@ async def main(orders: Orders) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Orders)))
+    try:
+        asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Orders)))
+    except ExceptionGroup as group:
+        raise first_error(group) from group

@@ -1,0 +1,143 @@
+"""How many messages a second one process sends to another through an aggregator, and how late.
+
+Three processes are linked to one aggregator: a sender, a receiver, and one that is idle, whose
+memory is measured. All messages are numbered and compared. Rates are those of the receiver, from
+its first message to its last one; latencies are those of single messages in an idle network.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.toc.crew import Crew, Shape, crew
+from weir_lab.bench.toc.rate_worker import HEAD, RateOrders
+
+_ROLES = ("sender", "receiver", "idle")
+Progress = Callable[[int], None]
+
+
+class RateSettings(msgspec.Struct, frozen=True):
+    """So many messages of so many bytes at full speed, then `lone` ones, by each service."""
+
+    messages: int = 500_000
+    lone: int = 200
+    size: int = 64
+    interval_ms: float = 1.0
+    folder: str | None = None
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_bounds(
+            messages=(self.messages, 2, 100_000_000), lone=(self.lone, 1, 100_000),
+            size=(self.size, HEAD.size, 1_400),
+        )  # fmt: skip
+        if not 0.1 <= self.interval_ms <= 1_000:
+            raise ValueError(f"interval_ms={self.interval_ms}: it must be 0.1 to 1000")
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What one service did."""
+
+    name: str
+    messages_per_s: float
+    sent: int
+    received: int
+    #: Of which the sender was told that they were not delivered, and messages out of order.
+    failed: int
+    misplaced: int
+    #: Neither delivered nor told: none of them may be.
+    lost: int
+    latency_p50_ms: float
+    latency_p99_ms: float
+    #: In intervals.
+    latency_p50_t: float
+    sender_us: float
+    receiver_us: float
+
+
+class RateResult(msgspec.Struct, frozen=True):
+    """Both services."""
+
+    best_effort_per_s: float
+    reliable_per_s: float
+    lost: int
+    misplaced: int
+    idle_rss_mb: float
+    services: list[Service]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was lost or came out of order."""
+        return not self.lost and not self.misplaced
+
+
+def measure_rate(settings: RateSettings, progress: Progress = lambda _: None) -> RateResult:
+    """Run both services, one after the other."""
+    shape = Shape(interval_ms=settings.interval_ms)
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-toc-", dir=settings.folder) as folder,
+        crew(Path(folder), shape) as made,
+    ):
+        made.start_network()
+        for role in _ROLES:
+            orders = RateOrders(made.url, role, role, [*_ROLES], settings.messages, settings.lone,
+                                settings.size, settings.interval_ms)  # fmt: skip
+            made.start(role, "-m", "weir_lab.bench.toc.rate_worker",
+                       msgspec.json.encode(orders).decode())  # fmt: skip
+        for role in _ROLES:
+            made.wait_for(role, "ready")
+        services = []
+        for number, name in enumerate(("best effort", "reliable")):
+            flood = _step(made)
+            progress(2 * number + 1)
+            lone = _step(made)
+            progress(2 * number + 2)
+            services.append(_service(name, settings, flood, lone))
+        rss_mb = _resident_mb(made.running["idle"].pid)
+    best_effort, reliable = services
+    return RateResult(
+        best_effort.messages_per_s, reliable.messages_per_s, sum(one.lost for one in services),
+        sum(one.misplaced for one in services), rss_mb, services,
+    )  # fmt: skip
+
+
+def _step(made: Crew) -> dict[str, dict[str, Any]]:
+    """Let all processes do their next step; return what each says of it."""
+    for role in _ROLES:
+        made.tell(role)
+    return {role: made.wait_for(role, "done", 600.0)[1] for role in _ROLES}
+
+
+def _service(
+    name: str,
+    settings: RateSettings,
+    flood: dict[str, dict[str, Any]],
+    lone: dict[str, dict[str, Any]],
+) -> Service:
+    sent, got = flood["sender"], flood["receiver"]
+    p50, p99 = (one or 0.0 for one in percentiles(lone["receiver"]["latencies"], 0.5, 0.99))
+    failed = sent["failed"] + sent["unsent"]
+    lost = max(0, settings.messages - got["received"] - failed)
+    lost += max(0, settings.lone - lone["receiver"]["received"] - lone["sender"]["failed"])
+    return Service(
+        name, round(got["received"] / max(1e-9, got["seconds"])), settings.messages,
+        got["received"], failed, got["misplaced"] + lone["receiver"]["misplaced"], lost,
+        round(p50 / 1e6, 3), round(p99 / 1e6, 3), round(p50 / 1e6 / settings.interval_ms, 2),
+        round(1e6 * sent["cpu_s"] / settings.messages, 2),
+        round(1e6 * got["cpu_s"] / settings.messages, 2),
+    )  # fmt: skip
+
+
+def _resident_mb(pid: int) -> float:
+    """Return the memory that a process has, in millions of bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    return 0.0
