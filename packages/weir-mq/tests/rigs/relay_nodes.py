@@ -15,14 +15,17 @@ from weir.client.client import Client, connect
 from weir.errors import Unauthorized, Unavailable, UnknownTopic
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.relay.ports import AnswerCame, Event, RefusalCame
 from weir.relay_node import host as hosting
 from weir.relay_node import store as stores
+from weir.relay_node import uppers as pulling
 from weir.relay_node.host import RelayConfig
 from weir.relay_node.serve import Started, run
 from weir.testing.memory_node import Node
 
 Row = tuple[int, int, int, bytes]
 TAGS = ("a", "b", None)
+ALL = {"start": "earliest", "follow": False}
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +35,8 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "_LOOK_EVERY", 0.05)
     monkeypatch.setattr(hosting, "_REQUEST_TIMEOUT", 0.5)
     monkeypatch.setattr(hosting, "_REFUSED_MS", 50)
+    monkeypatch.setattr(pulling, "_AGAIN", 0.05)
+    monkeypatch.setattr(pulling, "REFUSED_MS", 50)
 
 
 @asynccontextmanager
@@ -127,3 +132,34 @@ async def spoken(url: str, *frames: bytes) -> list[Any]:
 
 def frame(request: m.Request) -> bytes:
     return b"".join(encode_request(request, 1))
+
+
+def offsets(told: list[Event]) -> int:
+    """Return how many offsets came from relays above."""
+    answers = [event.answer for event in told if isinstance(event, AnswerCame)]
+    return sum(answer.next - answer.first for answer in answers)
+
+
+def refusals(told: list[Event]) -> list[str]:
+    return [type(event.refusal).__name__ for event in told if isinstance(event, RefusalCame)]
+
+
+async def fill_until(core: Node, count: int, found: Callable[[], bool]) -> int:
+    """Publish behind `count` messages until something was found; return how many there are. What
+    comes from the core ends a pull there, and the next one goes to the relay above.
+    """
+    while not found():
+        await fill(core, 1, count)
+        count += 1
+        await asyncio.sleep(0.01)
+    return count
+
+
+def is_linked(told: list[Event], partitions: int = 2) -> Callable[[], bool]:
+    """Whether messages of so many partitions have come from a relay above."""
+
+    def look() -> bool:
+        answers = [event.answer for event in told if isinstance(event, AnswerCame)]
+        return len({one.group for one in answers if one.next > one.first}) == partitions
+
+    return look

@@ -221,4 +221,82 @@ OF_RELAYS = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS)
+_HOLDS = f"{_UNIT}/broker/partition/test_relay_holds.py"
+_CHILDREN = f"{_UNIT}/relay_node/test_relay_children.py"
+
+OF_HOLDS = (
+    Bug(
+        "core-reclaims-what-relays-need",
+        "The core keeps what a relay of the topology needs.",
+        "weir.broker.partition.retention",
+        "if offset > held:",
+        "if offset > LIMIT_MAX:",
+        f"{_HOLDS}::test_nothing_goes_that_a_relay_needs",
+    ),
+    Bug(
+        "holds-lost-with-the-leader",
+        "A new leader keeps what relays needed by the last entry that says so.",
+        "weir.broker.partition.relay_pulls",
+        "self._upper.holds.restore(rows, 0, 0)",
+        "self._upper.holds.restore(rows[:0], 0, 0)",
+        f"{_HOLDS}::test_holds_are_entries_and_outlive_the_leader",
+    ),
+    Bug(
+        "new-leader-reclaims-at-once",
+        "A new leader lets nothing go before it has heard of relays.",
+        "weir.broker.partition.relay_pulls",
+        "if relays and now - self._since_ms < HEARD_WITHIN_MS else kept",
+        "if now < self._since_ms else kept",
+        f"{_HOLDS}::test_a_new_leader_lets_nothing_go_before_it_has_heard_of_relays",
+    ),
+    Bug(
+        "silence-begins-with-the-leader",
+        "A relay is waited for as long whoever leads.",
+        "weir.broker.partition.relay_pulls",
+        "HoldRow(one.brokerset, one.node, one.offset, now - one.silent_ms)",
+        "HoldRow(one.brokerset, one.node, one.offset, now)",
+        f"{_HOLDS}::test_a_relay_is_waited_for_for_a_while_whoever_leads",
+    ),
+    Bug(
+        "holds-beyond-the-cap",
+        "No more bytes are kept for a relay than its cap allows.",
+        "weir.relay.holds",
+        "kept = min(kept, max(hold.offset, least_kept))",
+        "kept = min(kept, hold.offset)",
+        f"{_HOLDS}::test_more_than_the_cap_is_not_kept_and_that_is_counted",
+    ),
+    Bug(
+        "holds-of-strangers",
+        "What the topology has no more keeps nothing.",
+        "weir.relay.holds",
+        "for child in self._rows.keys() - each.keys():",
+        "for child in each.keys() - each.keys():",
+        f"{_HOLDS}::test_what_the_topology_has_no_more_keeps_nothing",
+    ),
+    Bug(
+        "relay-value-without-its-chunks",
+        "The chunks of a value go to a relay below before the message that closes it.",
+        "weir.relay.portion",
+        "missing = missing_chunks(batches.chunks(kept), plan.last_chunk)",
+        "missing = missing_chunks(batches.chunks(kept), 1 << 62)",
+        f"{_CHILDREN}::test_a_large_value_comes_by_the_tandem",
+    ),
+    Bug(
+        "relay-end-of-a-tandem-is-the-core-s",
+        "The core alone says where its log ends.",
+        "weir.relay_node.partitions",
+        "if event.upper.is_core:",
+        "if event.upper:",
+        f"{_CHILDREN}::test_the_core_alone_says_where_its_log_ends",
+    ),
+    Bug(
+        "relay-pulls-from-itself",
+        "A relay refuses the pulls of its own number.",
+        "weir.relay_node.requests",
+        "if (message.brokerset, message.node) == (founded.brokerset, founded.node):",
+        "if (message.brokerset, message.node) == (founded.brokerset, -1):",
+        f"{_CHILDREN}::test_questions_that_no_relay_below_may_ask_are_refused",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS, *OF_HOLDS)

@@ -155,6 +155,10 @@ class CorePartition:
         """The committed entries about the roster."""
         return self.log.roster[: self.log.roster_committed]
 
+    def age_ms(self, now_ms: int) -> int:
+        """This is the core."""
+        return 0
+
     def fork_of(self, lineage: int) -> int:
         """Return the lowest offset that later lineages took; -1 if there is none."""
         return min((at for later, at in self.forks if later > lineage), default=-1)
@@ -308,7 +312,7 @@ class CorePartition:
         """Let go what lies below an offset, as far as no child needs it, or too much is held."""
         holds = self.upper.holds
         needed = holds.lowest(now_ms, self.end)
-        kept, _ = holds.keep(now_ms, self.end, self.affordable(holds.bytes_max))
+        kept, _ = holds.keep(now_ms, self.end, self.affordable)
         start = max(self.start, min(target, kept, self.end))
         if start > needed:
             self.forced = max(self.forced, start)

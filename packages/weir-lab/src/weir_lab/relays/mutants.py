@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "a filter is checked by the newest one",
-        2,
+        84,
         ("SameView",),
         (
             (
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "holds of children are not reported",
-        4,
+        20,
         ("Gap",),
         (
             (
@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Mutant(
         "an upper node of an older lineage is believed",
-        356,
+        254,
         ("SameView",),
         (
             (
@@ -239,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "an answer for an older filter is stored under the newer",
-        9,
+        21,
         ("SameView",),
         (
             (
@@ -251,7 +251,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stamp ends with each of its batches",
-        0,
+        1,
         ("Stamps",),
         (
             (
@@ -287,6 +287,30 @@ MUTANTS = (
                 _LOWER,
                 "if not all(state.chunks.has_run(first, count) for first, count in runs):",
                 "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "a relay without news lets its children wait",
+        4,
+        ("Live",),
+        (
+            (
+                _UPPER,
+                "if source.age_ms(now_ms) > self._stale_ms:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "news are as new as the answer that brings them",
+        14,
+        ("Live",),
+        (
+            (
+                _PARTITION,
+                "max(self._source.heard_ms, now_ms - answer.age_ms)",
+                "max(self._source.heard_ms, now_ms)",
             ),
         ),
     ),

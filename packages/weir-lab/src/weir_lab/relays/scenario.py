@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from weir.model.ids import LIMIT_MAX
 from weir.model.limits import HOLD_BYTES_DEFAULT
 from weir.relay.holds import Child
 from weir.relay.rows import RowKind
@@ -49,7 +50,7 @@ def drawn(seed: int) -> Shape:
         for node in range(1, owners + 1):
             tree[30 + n, node] = (*dice.sample(last, len(last)), CORE)
     is_faulty = dice.random() < 0.85
-    return Shape(
+    shape = Shape(
         active_ms=dice.choice((1_500, 3_000, 6_000)),
         partitions=dice.choice((1, 1, 2, 3)),
         tree=tree,
@@ -61,6 +62,13 @@ def drawn(seed: int) -> Shape:
         rows_max=dice.choice((1, 3, 20)),
         faults=dice.choice((0.02, 0.08)) if is_faulty else 0.0,
         promotes=dice.random() < 0.4,
+    )
+    more = Random(f"stale {seed}")
+    if len(tandems) > 1 and more.random() < 0.5:  # each is the other's upper
+        tree |= {tandems[0]: (tandems[1], CORE), tandems[1]: (tandems[0], CORE)}
+    return shape._replace(
+        stale_ms=more.choice((1_500, 10_000)),
+        cut_off=tandems[0] if more.random() < 0.3 else None,
     )
 
 
@@ -77,6 +85,10 @@ def play(seed: int) -> Outcome:
         _retain(world)
     world.shape = shape._replace(loss=0.0, damage=0.0)
     world.cut_off.clear()
+    if shape.cut_off is not None:
+        for upper in world.shape.tree[shape.cut_off]:
+            pair = min(shape.cut_off, upper), max(shape.cut_off, upper)
+            world.cut_off[pair] = LIMIT_MAX
     _finish(world)
     broken = world.violations
     quiet = world.now + QUIET_MS

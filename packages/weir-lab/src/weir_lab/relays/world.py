@@ -63,6 +63,7 @@ from weir.relay.ports import (
 )
 from weir.relay.rows import Tags, covers, within
 from weir.relay.state import MarkRegisters, RelayState
+from weir.relay.upper import STALE_MS
 from weir_lab.relays import checkers
 from weir_lab.relays.core import CorePartition, ModelBatches, unpacked
 
@@ -91,6 +92,10 @@ class Shape(NamedTuple):
     #: How likely each kind of fault is, a turn.
     faults: float
     promotes: bool
+    #: After so long without news of the core relays send their children elsewhere.
+    stale_ms: int = STALE_MS
+    #: A tandem node that stays cut off from its uppers to the end, if any.
+    cut_off: Child | None = None
 
 
 @dataclass(slots=True)
@@ -250,7 +255,9 @@ class World:
             group = self.cores[partition].group
             me = Me(SYSTEM, *relay.me, group)
             limits = HoldLimits(bytes_max=self.shape.bytes_max)
-            settings = Settings(me, limits, relay.first_number, SAY_EVERY_MS)
+            settings = Settings(
+                me, limits, relay.first_number, SAY_EVERY_MS, self.shape.stale_ms
+            )  # fmt: skip
             relay.machines.append(RelayPartition(settings, state, ModelBatches(), self.now))
         for partition in range(len(relay.disks)):
             self._tell(relay, partition)
@@ -469,6 +476,8 @@ class World:
         """Return what is not as it must be once all is quiet."""
         found = []
         for me, relay in self.relays.items():
+            if me == self.shape.cut_off:
+                continue
             for partition, machine in enumerate(relay.machines):
                 core, state = self.cores[partition], machine.state
                 where = f"{me} partition {partition}"

@@ -7,7 +7,7 @@ one counts: whichever owns the partition next goes on at its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from weir.model.limits import HOLD_BYTES_DEFAULT, HOLD_MS_DEFAULT, HOLDS_MAX
@@ -36,11 +36,13 @@ class Hold(NamedTuple):
 class Holds:
     """The holds of all children of one partition."""
 
-    __slots__ = ("_awaited", "_begun", "_limits", "_passed", "_rows", "changed")
+    __slots__ = ("_awaited", "_begun", "_each", "_limits", "_passed", "_rows", "changed")
 
     def __init__(self, limits: HoldLimits) -> None:
         """Hold nothing."""
         self._limits = limits
+        #: By child, how long and how much is kept for it; None: the same for any.
+        self._each: Mapping[Child, HoldLimits] | None = None
         self._rows: dict[Child, Hold] = {}
         #: Nodes that own the partition in the BrokerSets below, and are to say what they need; None
         #: as long as nobody said who they are.
@@ -66,6 +68,13 @@ class Holds:
     def await_children(self, children: frozenset[Child]) -> None:
         """Take over which nodes own the partition in the BrokerSets below."""
         self._awaited = children
+
+    def limit(self, each: Mapping[Child, HoldLimits]) -> None:
+        """Keep data for these children alone, for each within its limits."""
+        self._each = each
+        for child in self._rows.keys() - each.keys():
+            del self._rows[child]
+            self.changed = True
 
     def say(self, child: Child, offset: int, tags: Tags, now_ms: int) -> bool:
         """A child says from where on it needs data. False if there are too many children."""
@@ -93,11 +102,6 @@ class Holds:
             self._begun = self._begun[0], min(self._begun[1], offset)
         self.changed = True
 
-    def of(self, child: Child) -> int:
-        """Return from where on all is kept for a child; -1 if it has said nothing yet."""
-        hold = self._rows.get(child)
-        return -1 if hold is None else hold.offset
-
     def lowest(self, now_ms: int, end: int) -> int:
         """Return the lowest offset that a child needs; `end` if none needs what lies below."""
         self._expire(now_ms)
@@ -106,20 +110,37 @@ class Holds:
             offsets.append(self._begun[1])
         return min(offsets, default=end)
 
-    def keep(self, now_ms: int, end: int, affordable: int) -> tuple[int, tuple[Child, ...]]:
+    def keep(
+        self, now_ms: int, end: int, affordable: Callable[[int], int]
+    ) -> tuple[int, tuple[Child, ...]]:  # fmt: skip
         """Return from where on all is kept, and the children for which more is needed than may be:
-        those that are told so the first time. From `affordable` on the bytes are within the limit.
+        those that are told so the first time. `affordable` returns the offset from which on no more
+        than so many bytes are held.
         """
-        needed = self.lowest(now_ms, end)
-        behind = {child for child, hold in self._rows.items() if hold.offset < affordable}
+        self._expire(now_ms)
+        found: dict[int, int] = {}
+
+        def least(bytes_max: int) -> int:
+            if bytes_max not in found:
+                found[bytes_max] = min(affordable(bytes_max), end)
+            return found[bytes_max]
+
+        kept, behind = end, set[Child]()
+        for child, hold in self._rows.items():
+            least_kept = least(self._limits_of(child).bytes_max)
+            if hold.offset < least_kept:
+                behind.add(child)
+            kept = min(kept, max(hold.offset, least_kept))
+        if self._begun is not None:
+            kept = min(kept, max(self._begun[1], least(self._limits.bytes_max)))
         told = tuple(sorted(behind - self._passed))
         self._passed = behind
-        return max(needed, min(affordable, end)), told
+        return kept, told
 
-    @property
-    def bytes_max(self) -> int:
-        """How many bytes are kept for children."""
-        return self._limits.bytes_max
+    def silent(self, now_ms: int) -> list[tuple[Child, int, int]]:
+        """Return of each child its number, from where on it needs data, and ms since it said so."""
+        self._expire(now_ms)
+        return [(c, hold.offset, now_ms - hold.said_ms) for c, hold in sorted(self._rows.items())]
 
     def tags(self, now_ms: int) -> Tags:
         """Return the tags that children pull, together."""
@@ -147,13 +168,18 @@ class Holds:
         self.changed = False
 
     def _expire(self, now_ms: int) -> None:
-        limit = now_ms - self._limits.milliseconds
-        old = [child for child, hold in self._rows.items() if hold.said_ms < limit]
+        old = [
+            child for child, hold in self._rows.items()
+            if hold.said_ms < now_ms - self._limits_of(child).milliseconds
+        ]  # fmt: skip
         for child in old:
             del self._rows[child]
             self.changed = True
         if self._begun is not None:
             all_spoke = self._awaited is not None and self._awaited <= self._rows.keys()
-            if self._begun[0] < limit or all_spoke:
+            if self._begun[0] < now_ms - self._limits.milliseconds or all_spoke:
                 self._begun = None
                 self.changed = True
+
+    def _limits_of(self, child: Child) -> HoldLimits:
+        return self._limits if self._each is None else self._each.get(child, self._limits)

@@ -113,7 +113,8 @@ class Answer(RelayMessage, frozen=True, array_like=True):
     """Offsets [first, next) of a lineage, filtered as a pull asked; or, with first = next, chunks
     of the large value that comes next, or only that there is nothing more by now.
 
-    Retention has reached `log_start`; `head` is the end of the upper's log.
+    Retention has reached `log_start`; `head` is the end of the upper's log. The upper's last news
+    of the core are `age_ms` old.
     """
 
     group: Natural
@@ -127,6 +128,7 @@ class Answer(RelayMessage, frozen=True, array_like=True):
     roster: RosterEntries = ()
     marks: Marks = ()
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=CHUNKS_PER_FETCH_MAX)] = ()
+    age_ms: Natural = 0
 
 
 class Refusal(RelayMessage, frozen=True, array_like=True):

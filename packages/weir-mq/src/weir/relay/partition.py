@@ -65,7 +65,7 @@ from weir.relay.ports import (
 )
 from weir.relay.rows import Batches, RosterEntry, Tags, covers, merged, pack_tags, unpack_tags
 from weir.relay.state import RelayState
-from weir.relay.upper import Upper
+from weir.relay.upper import STALE_MS, Upper
 
 
 class Settings(NamedTuple):
@@ -77,18 +77,22 @@ class Settings(NamedTuple):
     first_number: int = 0
     #: How often upper nodes are told what is needed that are not pulled from.
     say_every_ms: int = SAY_EVERY_MS
+    #: After so long without news of the core children are sent elsewhere.
+    stale_ms: int = STALE_MS
 
 
 class RelaySource:
     """What the upper side serves from a relay's log."""
 
-    __slots__ = ("_state", "durable_index", "mark")
+    __slots__ = ("_state", "durable_index", "heard_ms", "mark")
 
-    def __init__(self, state: RelayState) -> None:
+    def __init__(self, state: RelayState, now_ms: int) -> None:
         """Serve what a state says, which is durable as it was read back."""
         self._state = state
         self.durable_index = state.index
         self.mark: Mark | None = None
+        #: Of when the last news of the core are; of the start before there were any.
+        self.heard_ms = now_ms
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +127,10 @@ class RelaySource:
     def fork_of(self, lineage: int) -> int:
         """Return the lowest offset that later lineages than this one took; -1 if there is none."""
         return self._state.fork_of(lineage)
+
+    def age_ms(self, now_ms: int) -> int:
+        """Return how old the last news of the core are."""
+        return max(now_ms - self.heard_ms, 0)
 
     def next_kept(self, offset: int) -> int:
         """Return the offset itself, or the end of the gap that it lies in."""
@@ -176,8 +184,10 @@ class RelayPartition:
         """
         self._settings = settings
         self.state = state
-        self._source = RelaySource(state)
-        self.upper = Upper(settings.me.group, self._source, settings.holds)
+        self._source = RelaySource(state, now_ms)
+        self.upper = Upper(
+            settings.me.group, self._source, settings.holds, settings.stale_ms
+        )  # fmt: skip
         self._lower = Lower(settings.me, batches, settings.first_number, settings.say_every_ms)
         self._wishes = _Wishes()
         #: Ends of the log by index, of entries that are not durable yet; then the durable end.
@@ -285,6 +295,7 @@ class RelayPartition:
                 answer.roster,
             )  # fmt: skip
             effects.append(self._append(record, *verified.batches))
+        self._source.heard_ms = max(self._source.heard_ms, now_ms - answer.age_ms)
         held = self._source.mark
         marks = tuple(
             mark for mark in answer.marks
@@ -395,8 +406,7 @@ class RelayPartition:
         state, holds = self.state, self.upper.holds
         if not state.begun:
             return []
-        affordable = self._source.affordable(holds.bytes_max)
-        floor, told = holds.keep(now_ms, state.end, affordable)
+        floor, told = holds.keep(now_ms, state.end, self._source.affordable)
         effects: list[Effect] = [
             Alarm("relay-hold-passed", f"more is needed by {child} than may be kept")
             for child in told

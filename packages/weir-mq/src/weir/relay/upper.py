@@ -48,6 +48,8 @@ from weir.relay.rows import RosterEntry, Tags, unpack_tags
 
 #: A pull for which there is nothing is answered after this long.
 PULL_WAIT_MS = 1_000
+#: A relay that has heard nothing of the core for ten such waits serves only what it has.
+STALE_MS = 10 * PULL_WAIT_MS
 
 
 class Source(Protocol):
@@ -84,6 +86,9 @@ class Source(Protocol):
     def mark(self) -> Mark | None:
         """The newest mark."""
 
+    def age_ms(self, now_ms: int) -> int:
+        """Return how old the last news of the core are."""
+
     def fork_of(self, lineage: int) -> int:
         """Return the lowest offset that later lineages than this one took; -1 if there is none."""
 
@@ -116,11 +121,16 @@ class _Waiting:
 class Upper:
     """The upper side of one partition."""
 
-    __slots__ = ("_group", "_source", "_tickets", "_waiting", "holds")
+    __slots__ = ("_group", "_source", "_stale_ms", "_tickets", "_waiting", "holds")
 
-    def __init__(self, group: int, source: Source, limits: HoldLimits) -> None:
-        """Serve a group from a source."""
+    def __init__(
+        self, group: int, source: Source, limits: HoldLimits, stale_ms: int = STALE_MS
+    ) -> None:
+        """Serve a group from a source. A source of which the last news is older than `stale_ms`
+        does not let anybody wait: there may be more elsewhere.
+        """
         self._group = group
+        self._stale_ms = stale_ms
         self._source = source
         self.holds = Holds(limits)
         self._waiting: dict[Child, _Waiting] = {}
@@ -160,6 +170,11 @@ class Upper:
         return effects
 
     @property
+    def source(self) -> Source:
+        """What is served from."""
+        return self._source
+
+    @property
     def awaited(self) -> int:
         """The lowest stamp at which a child waits for a mark; a number above all if none does."""
         return min((one.pull.awaited for one in self._waiting.values()), default=LIMIT_MAX)
@@ -197,12 +212,14 @@ class Upper:
             self._tickets += 1
             waiting.ticket = self._tickets
             return [ReadPortion(self._tickets, source.plan(pull, until), waiting.link)]
+        if source.age_ms(now_ms) > self._stale_ms:
+            return self._end(child, Overloaded(self._group, pull.number, PULL_WAIT_MS))
         waited = now_ms - waiting.since_ms
         if len(source.roster) > pull.roster and source.end <= pull.offset:
-            return self._tell(child, _nothing(pull.offset))
+            return self._tell(child, _nothing(pull.offset), now_ms)
         marks = self._marks(pull.offset, len(source.roster) == pull.roster)
         if waited >= PULL_WAIT_MS or (marks and marks[0].stamp >= pull.awaited):
-            return self._tell(child, _nothing(pull.offset))
+            return self._tell(child, _nothing(pull.offset), now_ms)
         return []
 
     def _refusal(self, child: Child, pull: Pull) -> AnyRefusal | None:
@@ -239,7 +256,7 @@ class Upper:
             return self._end(child, refusal)
         if portion.next > self._source.end:
             return self._serve(child, now_ms)
-        return self._tell(child, portion)
+        return self._tell(child, portion, now_ms)
 
     def _lose(self, ticket: int, behind: int) -> list[UpperEffect]:
         """Tell a child from where on there is something again, so that it goes on there."""
@@ -251,7 +268,7 @@ class Upper:
         lost = OffsetOutOfRange(self._group, waiting.pull.number, behind)
         return self._end(child, self._refusal(child, waiting.pull) or lost)
 
-    def _tell(self, child: Child, portion: Portion) -> list[UpperEffect]:
+    def _tell(self, child: Child, portion: Portion, now_ms: int) -> list[UpperEffect]:
         waiting = self._waiting.pop(child)
         pull, source = waiting.pull, self._source
         roster: list[RosterEntry] = []
@@ -262,7 +279,7 @@ class Upper:
         answer = Answer(
             self._group, pull.number, source.lineage, portion.first, portion.next, portion.rows,
             source.start, max(source.end, portion.next), tuple(roster),
-            self._marks(portion.next, is_all), portion.chunks,
+            self._marks(portion.next, is_all), portion.chunks, source.age_ms(now_ms),
         )  # fmt: skip
         return [SendToChild(waiting.link, answer, portion.data)]
 

@@ -31,6 +31,7 @@ from weir.model.ids import partition_of, topic_of
 from weir.model.limits import RELAY_TOPICS_MAX, RELAY_UNSYNCED_BYTES_MAX
 from weir.model.topic import RESERVED_NAMESPACE
 from weir.protocol.client import messages as m
+from weir.protocol.client import topology as t
 from weir.relay import messages as r
 from weir.relay.lower import Me
 from weir.relay.ports import Event, RefusalCame, SendToUpper, UpperNode
@@ -38,6 +39,7 @@ from weir.relay.rows import Tags
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.partitions import Held, Outcome, RelayPartitions
+from weir.relay_node.tiers import Tiers
 from weir.relay_node.uppers import (
     PULL_WAIT,
     REFUSED_MS,
@@ -46,8 +48,8 @@ from weir.relay_node.uppers import (
     RETRY_MS,
     Asked,
     Hosts,
+    UpperRelays,
     event_of,
-    uppers_of,
 )
 from weir.server.disk.file_disk import die
 from weir.tls.dialling import SecureHost
@@ -143,8 +145,9 @@ class RelayHost:
         self._folder = folder
         self.disk = disk
         me = Me(founded.system, founded.brokerset, founded.node, 0)
-        self.uppers = uppers_of(config.uppers, founded.system, CORE.node + 1)
-        self.partitions = RelayPartitions(disk.store, me, (*self.uppers, CORE), steady_ms())
+        uppers = UpperRelays(founded.system, CORE.node + 1)
+        self.tiers = Tiers(founded.brokerset, founded.node, uppers, config.uppers)
+        self.partitions = RelayPartitions(disk.store, me, CORE, steady_ms())
         #: By number.
         self.topics: dict[int, RelayedTopic] = {}
         #: The connections to the core; None until it answered once.
@@ -164,6 +167,7 @@ class RelayHost:
     def start(self, network: NetworkClient | None) -> None:
         """Serve what is here, and pull: by these connections to the core, or once it answers."""
         self.network = network
+        self.tiers.start()
         for info in self._folder.topics():
             if self._is_wanted(info):
                 self._take_topic(info)
@@ -171,9 +175,8 @@ class RelayHost:
             self._kept.is_stale = True
             for address in info.addresses:
                 self.partitions.close(address.group)
-        keeping = [upper.keep for upper in self.uppers.values()]
         disk = (self.disk.make_spares, self.disk.run_chores)
-        for work in (self._reach, self._tick, *disk, *keeping):
+        for work in (self._reach, self._tick, *disk):
             self._spawn(self._run(work))
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
 
@@ -187,6 +190,7 @@ class RelayHost:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tiers.uppers.close()
         if self.network is not None:
             await self.network.close()
         self.disk.dirty.set()
@@ -230,6 +234,7 @@ class RelayHost:
     async def _look(self, network: NetworkClient) -> None:
         try:
             await self._look_for_topics(network)
+            await self._look_for_tiers(network)
         except _BARRED as error:
             self._bar(error)
         except WeirError as error:
@@ -259,6 +264,30 @@ class RelayHost:
         if changed or self._kept.is_stale:
             await self._keep_topics()
 
+    async def _look_for_tiers(self, network: NetworkClient) -> None:
+        """Ask for the topology: who pulls from here, and from whom to pull."""
+        try:
+            told = await network.request(t.DescribeTopology(), t.TopologyState)
+        except Unauthorized as error:
+            log.debug("the core does not tell the topology: %s", error)
+            return
+        if self.tiers.take(told):
+            for group in self.partitions:
+                self._place(group)
+
+    def _place(self, group: int) -> None:
+        topic = self.topics.get(topic_of(group))
+        if topic is not None and group in self.partitions.held:
+            info = topic.info
+            children = self.tiers.children(f"{info.namespace}/{info.name}")
+            uppers = self.tiers.uppers.nodes
+            self._take(group, self.partitions.place(group, uppers, children, steady_ms()))
+
+    def _open(self, group: int) -> None:
+        uppers = self.tiers.uppers.nodes
+        self._send(self.partitions.open(group, self.config.tags, uppers, steady_ms()))
+        self._place(group)
+
     def _is_wanted(self, info: m.TopicInfo) -> bool:
         wanted = self.config.topics
         is_named = not wanted or f"{info.namespace}/{info.name}" in wanted
@@ -277,7 +306,7 @@ class RelayHost:
         for address in info.addresses:
             if address.group not in self.partitions.held:
                 known.news.setdefault(address.group, asyncio.Event())
-                self._send(self.partitions.open(address.group, self.config.tags, steady_ms()))
+                self._open(address.group)
         return is_new
 
     def _send(self, asked: Sequence[SendToUpper]) -> None:
@@ -299,7 +328,7 @@ class RelayHost:
         return self.disk.is_full or self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX
 
     async def _ask(self, sent: SendToUpper) -> None:
-        message, upper = sent.message, self.uppers.get(sent.upper)
+        message, upper = sent.message, self.tiers.uppers.find(sent.upper)
         group = message.group
         if upper is not None:
             event = await upper.answer_to(message)
@@ -385,7 +414,7 @@ class RelayHost:
             return
         log.error("group %d begins anew, and is pulled again: %s", group, why)
         self._close(group, Unavailable("what was here is pulled again: ask again shortly"))
-        self._send(self.partitions.open(group, self.config.tags, steady_ms()))
+        self._open(group)
 
     def _close(self, group: int, why: Refused) -> None:
         self.partitions.close(group)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from weir.model.limits import KIB, MIB
+from weir.relay.holds import Child
 from weir.relay.lower import Me
 from weir.relay.messages import Mark, Pull
 from weir.relay.partition import RelayPartition, Settings
@@ -111,15 +112,11 @@ class RelayPartitions:
     wait for something of them.
     """
 
-    def __init__(
-        self, store: RelayStore, me: Me, uppers: tuple[UpperNode, ...], now_ms: int
-    ) -> None:
-        """Go on with what the store holds; nothing is pulled before `open`. The core is the last
-        one of `uppers`.
-        """
+    def __init__(self, store: RelayStore, me: Me, core: UpperNode, now_ms: int) -> None:
+        """Go on with what the store holds; nothing is pulled before `open`."""
         self._store = store
         self._me = me
-        self._uppers = uppers
+        self._core = core
         #: Pulls are numbered from the time of the start on, so that none is used twice.
         self._first_number = now_ms
         self.held: dict[int, Held] = {}
@@ -128,8 +125,12 @@ class RelayPartitions:
     def __iter__(self) -> Iterator[int]:
         return iter(list(self.held))
 
-    def open(self, group: int, tags: Tags, now_ms: int) -> list[SendToUpper]:
-        """Begin to pull a partition, unless that is under way; return what to send."""
+    def open(
+        self, group: int, tags: Tags, uppers: tuple[UpperNode, ...], now_ms: int
+    ) -> list[SendToUpper]:  # fmt: skip
+        """Begin to pull a partition from the core, and from others before it, unless that is under
+        way; return what to send.
+        """
         if group in self.held:
             return []
         state = self._store.states.pop(group, None) or RelayState()
@@ -137,9 +138,23 @@ class RelayPartitions:
         machine = RelayPartition(settings, state, StoredBatches(), now_ms)
         self.held[group] = Held(machine, now_ms, now_ms)
         sends: list[SendToUpper] = []
-        for event in (ChildrenSet(frozenset()), UppersSet(self._uppers), InterestSet(tags)):
+        for event in (UppersSet((*uppers, self._core)), InterestSet(tags)):
             sends += self.handle(group, event, now_ms).sends
         return sends
+
+    def place(
+        self, group: int, uppers: tuple[UpperNode, ...], children: frozenset[Child] | None,
+        now_ms: int,
+    ) -> Outcome:  # fmt: skip
+        """Pull from others from now on, the core behind them; these nodes pull from here, None if
+        nobody knows.
+        """
+        outcome = self.handle(group, UppersSet((*uppers, self._core)), now_ms)
+        if children is not None:
+            more = self.handle(group, ChildrenSet(children), now_ms)
+            outcome.sends += more.sends
+            outcome.children += more.children
+        return outcome
 
     def close(self, group: int) -> None:
         """The topic is gone, or not wanted any more: forget what is here of it."""

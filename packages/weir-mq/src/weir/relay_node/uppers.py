@@ -107,10 +107,58 @@ class UpperRelay:
         return RefusalCame(self.upper, r.Overloaded(message.group, message.number, pause_ms))
 
 
-def uppers_of(hosts: Sequence[Hosts], system: int, first: int) -> dict[UpperNode, UpperRelay]:
-    """Return the relays at some addresses, the preferred one first, numbered from `first` on."""
-    found = [UpperRelay(one, number, system) for number, one in enumerate(hosts, first)]
-    return {one.upper: one for one in found}
+class UpperRelays:
+    """The relays that this one pulls from, by what its machines call them."""
+
+    def __init__(self, system: int, first: int) -> None:
+        """Pull from none yet; they are numbered from `first` on."""
+        self._system = system
+        self._number = first
+        self._relays: dict[Hosts, UpperRelay] = {}
+        self._keeping: dict[Hosts, asyncio.Task[None]] = {}
+
+    @property
+    def nodes(self) -> tuple[UpperNode, ...]:
+        """Their names, the preferred one first."""
+        return tuple(one.upper for one in self._relays.values())
+
+    def find(self, upper: UpperNode) -> UpperRelay | None:
+        """Return the relay of a name."""
+        return next((one for one in self._relays.values() if one.upper == upper), None)
+
+    def use(self, hosts: Sequence[Hosts]) -> bool:
+        """Pull from the relays at these addresses from now on, the preferred one first; return
+        whether that is anything new.
+        """
+        if [*hosts] == [*self._relays]:
+            return False
+        former = self._relays
+        self._relays = {}
+        for one in hosts:
+            self._relays[one] = former.get(one) or self._begin(one)
+        for gone in former.keys() - self._relays.keys():
+            self._keeping.pop(gone).cancel()
+        return True
+
+    def _begin(self, hosts: Hosts) -> UpperRelay:
+        relay = UpperRelay(hosts, self._number, self._system)
+        self._number += 1
+        task = asyncio.get_running_loop().create_task(relay.keep())
+        task.add_done_callback(_ended)
+        self._keeping[hosts] = task
+        return relay
+
+    async def close(self) -> None:
+        """End all connections."""
+        self._relays = {}
+        for task in self._keeping.values():
+            task.cancel()
+        await asyncio.gather(*self._keeping.values(), return_exceptions=True)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("an upper relay is asked no more", exc_info=error)
 
 
 def event_of(payload: bytes, upper: UpperNode) -> Event | None:

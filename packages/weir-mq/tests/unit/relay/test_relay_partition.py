@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -22,7 +22,7 @@ from weir.relay.partition import RelayPartition, Settings
 from weir.relay.portion import Plan, missing_chunks, portion_of
 from weir.relay.rows import Row, RowKind, StoredBatches
 from weir.relay.state import MarkRegisters, RelayState
-from weir.relay.upper import PULL_WAIT_MS
+from weir.relay.upper import PULL_WAIT_MS, STALE_MS
 
 GROUP = 3 << 16 | 2
 CORE, TANDEM = p.UpperNode(1, 1, True), p.UpperNode(10, 1, False)
@@ -399,7 +399,7 @@ def test_the_least_hold_counts_until_it_expires() -> None:
     holds.say((40, 2), 60, A, 900)
     assert holds.lowest(900, 100) == 60
     assert holds.lowest(1_001, 100) == 60
-    assert holds.of((40, 1)) == -1
+    assert [child for child, *_ in holds.silent(1_001)] == [(40, 2)]
     assert holds.lowest(1_901, 100) == 100
 
 
@@ -416,9 +416,36 @@ def test_a_child_far_behind_is_told_of_once() -> None:
     holds = Holds(HoldLimits(1_000, 500))
     holds.await_children(frozenset())
     holds.say((40, 1), 60, A, 0)
-    assert holds.keep(0, 100, 50) == (60, ())
-    assert holds.keep(0, 100, 80) == (80, ((40, 1),))
-    assert holds.keep(0, 100, 90) == (90, ())
+    asked: list[int] = []
+
+    def affordable(offset: int) -> Callable[[int], int]:
+        return lambda bytes_max: asked.append(bytes_max) or offset
+
+    assert holds.keep(0, 100, affordable(50)) == (60, ())
+    assert holds.keep(0, 100, affordable(80)) == (80, ((40, 1),))
+    assert holds.keep(0, 100, affordable(90)) == (90, ())
+    assert asked == [500] * 3
+
+
+def test_each_child_is_held_for_within_its_own_limits() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    for node in range(1, 5):
+        holds.say((40, node), 10 * node, A, 0)
+    holds.limit({
+        (40, 1): HoldLimits(1_000, 20), (40, 2): HoldLimits(5_000, 70), (40, 3): HoldLimits(50, 70)
+    })  # fmt: skip
+    assert [child for child, *_ in holds.silent(0)] == [(40, 1), (40, 2), (40, 3)]
+    assert holds.keep(60, 100, lambda bytes_max: 100 - bytes_max) == (30, ((40, 1), (40, 2)))
+    assert holds.keep(1_001, 100, lambda bytes_max: 0) == (20, ())
+    assert holds.silent(1_001) == [((40, 2), 20, 1_001)]
+    assert holds.keep(5_001, 100, lambda bytes_max: 0) == (100, ())
+
+
+def test_what_is_kept_for_owners_below_that_did_not_speak_is_bounded() -> None:
+    holds = Holds(HoldLimits(1_000, 500))
+    holds.begin(50, 0)
+    assert holds.keep(0, 100, lambda _: 40) == (50, ())
+    assert holds.keep(0, 100, lambda _: 70) == (70, ())
 
 
 def test_all_is_kept_until_the_owners_below_have_spoken() -> None:
@@ -527,3 +554,28 @@ def test_the_order_is_complete_up_to_the_lowest_mark_of_the_roster() -> None:
     assert registers.barrier() == (3, 85)
     registers.cut(1)
     assert registers.barrier() == (0, 0)
+
+
+def test_a_relay_without_news_of_the_core_sends_its_children_elsewhere() -> None:
+    """The core may be away, or its uppers form a circle: a child must not wait for it."""
+    log = Log()
+    upper, _ = log.begin(50)
+    data = batch(50, ["a", "a"], 9)
+    told = m.Answer(
+        GROUP, log.last.number, 1, 50, 52, (Row(RowKind.BATCH, 2, 9, len(data)),), 0, 52,
+        age_ms=STALE_MS - 100,
+    )  # fmt: skip
+    later = 2 * STALE_MS  # the start counts as news
+    log.do(p.AnswerCame(upper, told, memoryview(data)), later)
+    log.do(p.PullCame(5, child(52)), later + 100)
+    assert not log.of(p.SendToChild), "the news are not too old yet"
+    log.do(p.Ticked(), later + 101)
+    (sent,) = log.of(p.SendToChild)
+    assert sent.message == m.Overloaded(GROUP, 1, PULL_WAIT_MS)
+    log.do(p.PullCame(6, child(50, 2)), later + 102)
+    (read,) = log.of(p.ReadPortion)
+    portion = portion_of(read.plan, log, log.relay.state.chunks, StoredBatches())
+    log.do(p.PortionRead(read.ticket, portion), later + 103)
+    (sent,) = log.of(p.SendToChild)
+    assert isinstance(sent.message, m.Answer)
+    assert (sent.message.next, sent.message.age_ms) == (52, STALE_MS + 3)

@@ -3,59 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from rigs.relay_nodes import fill, frame, make_small, play, relay, rows, spoken, until_known
+from rigs.relay_nodes import (
+    ALL,
+    fill,
+    fill_until,
+    frame,
+    is_linked,
+    make_small,
+    offsets,
+    play,
+    refusals,
+    relay,
+    rows,
+    spoken,
+    until_known,
+)
 from weir.client.arguments import parse_url
 from weir.client.client import connect
 from weir.errors import BadRequest, Overloaded, Unavailable, WrongSystem
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
+from weir.relay.lower import Me
 from weir.relay.messages import Answer, AskFilter, Pull, decode_message, encode_message
-from weir.relay.ports import AnswerCame, Event, RefusalCame, SendToChild
+from weir.relay.ports import AnswerCame, Event, SendToChild, UpperNode
 from weir.relay_node import children as serving
-from weir.relay_node import uppers as pulling
 from weir.relay_node.children import ChildLinks
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.listener import PENDING_MAX, Listener
-from weir.relay_node.uppers import UpperRelay
-from weir.testing.memory_node import Node, node
-
-ALL = {"start": "earliest", "follow": False}
+from weir.relay_node.partitions import RelayPartitions
+from weir.relay_node.store import RelayStore
+from weir.testing.memory_node import Node
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
-    monkeypatch.setattr(pulling, "_AGAIN", 0.05)
-    monkeypatch.setattr(pulling, "REFUSED_MS", 50)
-
-
-@pytest.fixture
-def core() -> Iterator[Node]:
-    with node() as found:
-        yield found
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """What relays are told by relays above them, in order."""
-    found: list[Event] = []
-    answer_to = UpperRelay.answer_to
-
-    async def noted(upper: UpperRelay, message: pulling.Asked) -> Event | None:
-        event = await answer_to(upper, message)
-        if event is not None:
-            found.append(event)
-        return event
-
-    monkeypatch.setattr(UpperRelay, "answer_to", noted)
-    return found
 
 
 @asynccontextmanager
@@ -63,37 +53,6 @@ async def below(core: Node, upper: str, path: Path, **config: Any) -> AsyncItera
     """Run a relay of a core below another relay; yield its address."""
     async with relay(core, path, uppers=(tuple(parse_url(upper)),), **config) as url:
         yield url
-
-
-def offsets(told: list[Event]) -> int:
-    """Return how many offsets came from relays above."""
-    answers = [event.answer for event in told if isinstance(event, AnswerCame)]
-    return sum(answer.next - answer.first for answer in answers)
-
-
-def refusals(told: list[Event]) -> list[str]:
-    return [type(event.refusal).__name__ for event in told if isinstance(event, RefusalCame)]
-
-
-async def fill_until(core: Node, count: int, found: Callable[[], bool]) -> int:
-    """Publish behind `count` messages until something was found; return how many there are. What
-    comes from the core ends a pull there, and the next one goes to the relay above.
-    """
-    while not found():
-        await fill(core, 1, count)
-        count += 1
-        await asyncio.sleep(0.01)
-    return count
-
-
-def is_linked(told: list[Event], partitions: int = 2) -> Callable[[], bool]:
-    """Whether messages of so many partitions have come from a relay above."""
-
-    def look() -> bool:
-        answers = [event.answer for event in told if isinstance(event, AnswerCame)]
-        return len({one.group for one in answers if one.next > one.first}) == partitions
-
-    return look
 
 
 def test_a_relay_below_a_relay_has_what_the_core_has(
@@ -322,3 +281,16 @@ def test_entries_that_cannot_be_read_yet_are_no_answer(
         assert not offsets(told)
 
     play(work)
+
+
+def test_the_core_alone_says_where_its_log_ends() -> None:
+    """A reader who has read on in the core is not told that the log ends before."""
+    store = SimpleNamespace(states={}, append=lambda *_: 0)
+    core, tandem, group = UpperNode(0, 1, True), UpperNode(0, 2, False), 3 << 16
+    partitions = RelayPartitions(cast(RelayStore, store), Me(7, 0, 5, 0), core, 0)
+    partitions.open(group, None, (tandem,), 0)
+    held = partitions.held[group]
+    for upper, head in ((tandem, 5), (core, 9), (tandem, 6)):
+        event = AnswerCame(upper, Answer(group, 1, 0, 0, 0, (), 0, head), memoryview(b""))
+        partitions.handle(group, event, 0)
+        assert (held.answers, held.head) == {5: (0, 5), 9: (1, 9), 6: (1, 9)}[head]

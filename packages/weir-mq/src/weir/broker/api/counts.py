@@ -31,10 +31,10 @@ class Histogram:
 
 
 class PartitionCounts:
-    """One partition: what was committed here, and what was handed out."""
+    """One partition: what was committed here, what was handed out, and what was not kept."""
 
-    __slots__ = ("batches_in", "bytes_in", "bytes_out", "messages_in", "messages_out",
-                 "replies_out")  # fmt: skip
+    __slots__ = ("batches_in", "bytes_in", "bytes_out", "holds_passed", "messages_in",
+                 "messages_out", "replies_out")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
@@ -45,6 +45,8 @@ class PartitionCounts:
         self.bytes_out = 0
         #: Replies to fetches and pulls that held messages.
         self.replies_out = 0
+        #: How often a relay needed more than is kept for it: it will be told of a gap.
+        self.holds_passed = 0
 
     def gave(self, messages: int, size: int) -> None:
         """Count a reply that hands out messages, with the `size` bytes of their batches."""
@@ -75,9 +77,11 @@ class DeviceCounts:
 class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
-    __slots__ = ("_partitions", "bad_frames", "confirms", "devices", "flushed_bytes", "flushes",
-                 "holds", "latency", "leads_begun", "leads_lost", "reads_cached", "reads_disk",
-                 "refused", "repeats", "replicas_halted")  # fmt: skip
+    __slots__ = (
+        "_partitions", "bad_frames", "confirms", "devices", "flushed_bytes", "flushes", "holds",
+        "latency", "leads_begun", "leads_lost", "reads_cached", "reads_disk",
+        "refused", "repeats", "replicas_halted",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""

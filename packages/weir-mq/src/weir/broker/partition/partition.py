@@ -28,6 +28,7 @@ from weir.broker.records.partition import (
     PartitionEnded,
     PartitionJoined,
     PartitionSealed,
+    RelayHoldsStored,
     ScatteringsBarred,
     ScatteringsDecided,
     SinkForgotten,
@@ -378,8 +379,8 @@ def apply_control(
             state.join(partition, floor)
             if leading is not None:
                 leading.membership.joined(partition)
-        case PartitionSealed() | PartitionEnded():
-            _apply_end(record, state)
+        case PartitionSealed() | PartitionEnded() | RelayHoldsStored():
+            _apply_told(record, state)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
@@ -404,8 +405,12 @@ def apply_control(
             raise Halted(f"a {type(record).__name__} does not belong into a partition")
 
 
-def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) -> None:
+def _apply_told(
+    record: PartitionSealed | PartitionEnded | RelayHoldsStored, state: PartitionState
+) -> None:
     match record:
+        case RelayHoldsStored(rows):
+            state.membership.relay_holds = rows
         case PartitionSealed(stamp):
             state.seal(stamp)
         case PartitionEnded(partition, stamp, offset):

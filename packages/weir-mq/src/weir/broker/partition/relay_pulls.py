@@ -6,9 +6,10 @@ out its effects. Only what is committed and decided is served (docs/RELAYS.md, d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from weir.broker.records.partition import RelayHold, RelayHoldsStored
 from weir.broker.replica.group import Group
 from weir.broker.runtime.filtering import EXAMINED_MAX, Slices
 from weir.broker.runtime.outbox import Caller, Outbox
@@ -25,10 +26,11 @@ from weir.codec import Buffer
 from weir.errors import BadRequest, DamagedRange, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.ids import Address
-from weir.model.limits import FETCH_BYTES_MAX
+from weir.model.limits import FETCH_BYTES_MAX, HOLDS_STORED_EVERY_MS
 from weir.order.clock import Time
 from weir.protocol.client.relays import AskRelay, RelayTold
-from weir.relay.holds import HoldLimits
+from weir.relay.entries import HoldRow
+from weir.relay.holds import Child, HoldLimits
 from weir.relay.messages import (
     AnyMessage,
     AskFilter,
@@ -55,6 +57,8 @@ from weir.relay.ports import (
 from weir.relay.rows import RosterEntry, Row, RowKind, RowsBuilder, StoredBatches, Tags, unpack_tags
 from weir.relay.upper import Upper
 
+#: Relays say what they need each 10 s: by then a new leader has heard of those that live.
+HEARD_WITHIN_MS = 30_000
 #: An answer has so many rows, and about so many bytes of batches at most: with its head it fits a
 #: frame.
 ANSWER_ROWS_MAX = 2_048
@@ -123,6 +127,10 @@ class CoreSource:
         # Partition 0 alone says how many there are; of the others nobody reads it.
         return Mark(max(partitions, 1), stamp, self.end) if stamp else None
 
+    def age_ms(self, now_ms: int) -> int:
+        """Return 0: this is the core."""
+        return 0
+
     def fork_of(self, lineage: int) -> int:
         """Return -1: no lineage took over."""
         return -1
@@ -163,8 +171,10 @@ class _Piece(NamedTuple):
 class RelayPulls:
     """Answers the relays of one partition while this node leads it."""
 
-    __slots__ = ("_address", "_callers", "_group", "_links", "_of_child", "_outbox", "_reads",
-                 "_state", "_time", "_upper")  # fmt: skip
+    __slots__ = (
+        "_callers", "_group", "_left", "_links", "_of_child", "_outbox", "_reads", "_since_ms",
+        "_state", "_stored_ms", "_time", "_upper",
+    )  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time,
@@ -181,6 +191,14 @@ class RelayPulls:
         self._links = 0
         self._callers: dict[int, tuple[Caller, Address]] = {}
         self._of_child: dict[tuple[int, int], int] = {}
+        now = self._since_ms = self._stored_ms = time.monotonic_ms()
+        #: Whether a relay disconnected since its hold was stored.
+        self._left = False
+        rows = [
+            HoldRow(one.brokerset, one.node, one.offset, now - one.silent_ms)
+            for one in state.membership.relay_holds
+        ]
+        self._upper.holds.restore(rows, 0, 0)
 
     @property
     def waiting(self) -> bool:
@@ -217,12 +235,43 @@ class RelayPulls:
         """Forget a peer that is gone."""
         for link in [link for link, (one, _) in self._callers.items() if one.session == session]:
             self._forget(link)
+            self._left = True
 
     def end(self, error: Refused) -> None:
         """This node leads no more, or the topic is gone: refuse all who wait."""
         for link, (caller, _) in list(self._callers.items()):
             self._forget(link)
             self._outbox.refuse(caller, error)
+
+    # -- holds -------------------------------------------------------------------------------
+
+    def keep(self, relays: Mapping[Child, HoldLimits]) -> int:
+        """Return from which offset on all is kept for these relays, for each within its limits.
+
+        Nothing goes while a new leader has not heard of all of them: what a relay said to the
+        leader before may not be in the log.
+        """
+        holds, now = self._upper.holds, self._time.monotonic_ms()
+        holds.limit(relays)
+        source = self._upper.source
+        kept, passed = holds.keep(now, source.end, source.affordable)
+        if passed:
+            self._outbox.counts.partition(self._group.id).holds_passed += len(passed)
+        return source.start if relays and now - self._since_ms < HEARD_WITHIN_MS else kept
+
+    def holds_to_store(self) -> RelayHoldsStored | None:
+        """Return what an entry is to say of holds: of relays that came or disconnected since the
+        last one, and of all now and then; None if that is not due.
+        """
+        holds, now = self._upper.holds, self._time.monotonic_ms()
+        rows = tuple(RelayHold(*child, *hold) for child, *hold in holds.silent(now))
+        stored = {one[:2] for one in self._state.membership.relay_holds}
+        is_other = {one[:2] for one in rows} != stored
+        is_due = holds.changed and now - self._stored_ms >= HOLDS_STORED_EVERY_MS
+        if not (is_other or is_due or (self._left and rows)):
+            return None
+        self._stored_ms, self._left, holds.changed = now, False, False
+        return RelayHoldsStored(rows)
 
     def _forget(self, link: int) -> None:
         self._callers.pop(link, None)

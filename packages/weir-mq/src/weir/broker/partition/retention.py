@@ -16,6 +16,7 @@ from typing import Protocol
 
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.partition.relay_pulls import RelayPulls
 from weir.broker.records.entries import of_control
 from weir.broker.records.partition import LogStartMoved
 from weir.broker.replica.group import Group
@@ -23,11 +24,12 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused
-from weir.model.ids import Address, partition_of, topic_of
+from weir.model.ids import LIMIT_MAX, Address, partition_of, topic_of
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.topic import EVERY_CLUSTER, FOREVER, Topic, TopicSettings
 from weir.order.clock import Time, stamp_at
 from weir.protocol.client.order import ReportDone
+from weir.relay.holds import Child, HoldLimits
 
 #: A tick looks at so many partitions at most: a look costs some microseconds.
 _LOOKS_PER_TICK = 64
@@ -50,10 +52,11 @@ def done_below(
 
 
 def new_start(
-    group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int, done: int = 0
-) -> LogStartMoved | None:
+    group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int, done: int = 0,
+    held: int = LIMIT_MAX,
+) -> LogStartMoved | None:  # fmt: skip
     """Return where the log is to start by its topic's settings, and which open values are void;
-    None if all may stay as it is.
+    None if all may stay as it is. Relays need what lies from `held` on.
     """
     # The leader takes no chunk of such a value any more, so that none is on its way: see
     # `ValuesUnderWay`.
@@ -63,6 +66,8 @@ def new_start(
     if not (state.values.untouched(since) or state.staging.untouched(since)):
         since = 0
     index, offset = _cut(group, state, settings, wall_ms, done)
+    if offset > held:
+        index, offset = group.log.reader.cut_by_offset(group.id, held) or (0, 0)
     if offset > state.log_start:
         # The chunks of a value lie before its message: what is kept of those keeps more entries.
         needed = state.first_needed_index(index, offset, since)
@@ -102,6 +107,14 @@ def _cut(
     return index, offset
 
 
+class Leading(Protocol):
+    """A partition that is led here, as far as its retention goes."""
+
+    @property
+    def relays(self) -> RelayPulls:
+        """What relays need of it."""
+
+
 class Retained(Protocol):
     """A partition of this shard, as far as its retention goes."""
 
@@ -113,6 +126,10 @@ class Retained(Protocol):
     @property
     def leads(self) -> bool:
         """Whether this node leads it."""
+
+    @property
+    def leading(self) -> Leading | None:
+        """What it does while this node leads it."""
 
 
 class Served(Protocol):
@@ -135,7 +152,8 @@ class RetentionSweep:
     such clusters are. That is not replicated: without it messages stay longer.
     """
 
-    __slots__ = ("_due_ms", "_every_ms", "_forwarder", "_left", "_outbox", "_time", "_topics")
+    __slots__ = ("_due_ms", "_every_ms", "_forwarder", "_left", "_outbox", "_relays", "_time",
+                 "_topics")  # fmt: skip
 
     def __init__(
         self, topics: Served, forwarder: Forwarder, outbox: Outbox, time: Time, every_ms: int
@@ -148,6 +166,8 @@ class RetentionSweep:
         self._every_ms = every_ms
         self._due_ms = time.monotonic_ms() + every_ms
         self._left: list[int] = []
+        #: The relays of the topology of this version.
+        self._relays: tuple[int, Mapping[Child, HoldLimits]] = (0, {})
 
     @property
     def is_under_way(self) -> bool:
@@ -184,9 +204,25 @@ class RetentionSweep:
             elif partition_of(group.id) == 0:
                 cursors = state.cursors.done_in(0)
             done = done_below(state, settings.until_done, cursors)
-        moved = new_start(group, state, settings, self._time.wall_ms(), done)
+        held = self._held(partition)
+        moved = new_start(group, state, settings, self._time.wall_ms(), done, held)
         if moved is not None:
             group.propose(of_control(moved))
+
+    def _held(self, partition: Retained) -> int:
+        """Return from where on relays of the topology need a partition; propose to store that."""
+        topology, leading = self._topics.catalog.topology, partition.leading
+        if leading is None:
+            return LIMIT_MAX
+        version, relays = self._relays
+        if version != topology.version:
+            relays = topology.relays()
+            self._relays = topology.version, relays
+        held = leading.relays.keep(relays)
+        stored = leading.relays.holds_to_store() if topology else None
+        if stored is not None:
+            partition.group.propose(of_control(stored))
+        return held if relays else LIMIT_MAX
 
     def reported(self, session: Session, caller: Caller, request: ReportDone) -> None:
         """Take from the leader of partition 0 how far clusters are in another partition."""

@@ -4,12 +4,14 @@ its topic's order, and where its log starts.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from weir.broker.records.record import Number, Partition, Record
+from weir.model.ids import LIMIT_MAX, NODE_MAX
+from weir.model.limits import HOLDS_MAX, SET_ID_MAX
 from weir.model.topic import Mode
 
 #: Up to 2^64 - 1, as far as MessagePack goes.
@@ -39,6 +41,25 @@ class UnwantedSkipped(Record, frozen=True, array_like=True, tag="unwanted"):
 
     cluster: str
     runs: list[tuple[Number, Number]]
+
+
+class RelayHold(NamedTuple):
+    """What a node of a relay needs: all from `offset` on. It said so `silent_ms` before this was
+    proposed.
+    """
+
+    brokerset: Annotated[int, Meta(ge=0, le=SET_ID_MAX)]
+    node: Annotated[int, Meta(ge=1, le=NODE_MAX)]
+    offset: Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+    silent_ms: Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+
+
+class RelayHoldsStored(Record, frozen=True, array_like=True, tag="relay-holds"):
+    """Partition: what relays need, instead of what the last such record said. Written from format
+    level 3 on.
+    """
+
+    rows: Annotated[tuple[RelayHold, ...], Meta(max_length=HOLDS_MAX)]
 
 
 class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
@@ -291,6 +312,7 @@ ConsumerRecord = (
 #: What a partition decides.
 PartitionChange = (
     LogStartMoved
+    | RelayHoldsStored
     | StampsRaised
     | PartitionJoined
     | PartitionSealed

@@ -22,6 +22,7 @@ from weir.broker.records.partition import (
     CursorTaken,
     FilteredClusterOpened,
     LogStartMoved,
+    RelayHold,
     SinkPrepared,
 )
 from weir.broker.records.snapshots import Frozen, opened
@@ -58,7 +59,9 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
-_VERSION = 11
+_VERSION = 12
+#: What is written as long as no relay is held for.
+_WITHOUT_HOLDS = 11
 #: What is written as long as no device was replaced, and none forgotten for good.
 _WITHOUT_FLOORS = 10
 #: What is written as long as nothing was staged, either: the release before reads that as well.
@@ -202,9 +205,11 @@ class Delays:
 
 
 class OrderMembership:
-    """Which partitions belong to a topic's order, and whether this one takes messages."""
+    """Which partitions belong to a topic's order, whether this one takes messages, and which relays
+    it keeps them for.
+    """
 
-    __slots__ = ("ends", "joined", "sealed")
+    __slots__ = ("ends", "joined", "relay_holds", "sealed")
 
     def __init__(self) -> None:
         """Begin with the partitions that the topic was made with."""
@@ -215,6 +220,8 @@ class OrderMembership:
         self.ends: dict[int, tuple[int, int]] = {}
         #: The stamp above which nothing is published here any more; 0 while something may be.
         self.sealed = 0
+        #: What relays need, as an entry said it last.
+        self.relay_holds: tuple[RelayHold, ...] = ()
 
     def join(self, partition: int, floor: int) -> None:
         """Let another partition belong to the order; one that does already stays as it is."""
@@ -548,13 +555,14 @@ class PartitionState:
         ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
         kept = self.origins.floors
-        floors = (kept.encode(),) if kept else ()
+        holds = (membership.relay_holds,) if membership.relay_holds else ()
+        floors = (kept.encode(),) if kept or holds else ()
         staging = (self.staging.encode(),) if self.staging or floors else ()
         has_pauses = bool(pauses or staging)
         has_ends = bool(membership.sealed or ends or has_pauses)
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_FLOORS if staging else _WITHOUT_STAGING if has_pauses else version
-        version = _VERSION if floors else version
+        version = _VERSION if holds else _WITHOUT_HOLDS if floors else version
         return (
             version,
             self.log_start,
@@ -574,6 +582,7 @@ class PartitionState:
             *((pauses,) if has_pauses else ()),
             *staging,
             *floors,
+            *holds,
         )
 
     def become(self, other: PartitionState) -> None:
@@ -612,6 +621,7 @@ class PartitionState:
             state.staging = StagingTable.decode(*later[3])
         if later[4:]:
             state.origins.floors = EpochFloors.decode(*later[4])
+        membership.relay_holds = tuple(RelayHold(*row) for rows in later[5:6] for row in rows)
         membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

@@ -416,6 +416,11 @@ _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
     ),
     ("weir_replies_out_total", "Replies with messages.", lambda c: c.replies_out),
     ("weir_bytes_out_total", "Bytes of batches sent in replies.", lambda c: c.bytes_out),
+    (
+        "weir_relay_holds_passed_total",
+        "Times that a relay needed more than is kept for it.",
+        lambda c: c.holds_passed,
+    ),
 )
 
 

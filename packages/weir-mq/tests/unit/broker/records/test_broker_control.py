@@ -77,6 +77,7 @@ RECORDS: list[c.ControlRecord] = [
     part.GrantsExtended("c", [9, 11], 200, 90),
     part.GrantsReleased(7),
     part.LogStartMoved(12, 34, 56),
+    part.RelayHoldsStored((part.RelayHold(4, 8, 90, 5), part.RelayHold(4, 9, 91, 0))),
     part.StampsRaised(90),
     part.PartitionJoined(4, 90),
     part.PartitionSealed(90),
@@ -140,6 +141,14 @@ def test_what_is_stored_of_clusters_with_tags_has_these_bytes() -> None:
     for record, data in stored:
         assert c.encode_control(record).hex() == data
         assert c.decode_control(bytes.fromhex(data)) == record
+
+
+def test_what_is_stored_of_relays_has_these_bytes() -> None:
+    """Level 3, as above."""
+    record = part.RelayHoldsStored((part.RelayHold(4, 8, 90, 700),))
+    data = "92ab72656c61792d686f6c6473919404085acd02bc"
+    assert c.encode_control(record).hex() == data
+    assert c.decode_control(bytes.fromhex(data)) == record
 
 
 def test_what_is_stored_of_the_audit_has_these_bytes() -> None:

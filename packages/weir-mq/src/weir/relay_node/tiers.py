@@ -1,0 +1,69 @@
+"""Where a relay node is among the tiers: whom it pulls from, and who pulls from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weir.protocol.client.topology import TopologyState
+from weir.relay.holds import Child
+from weir.relay_node.uppers import Hosts, UpperRelays
+from weir.topology.sets import Topology
+
+
+class Tiers:
+    """What the command line and the topology say of a node of a BrokerSet."""
+
+    def __init__(
+        self, brokerset: int, node: int, uppers: UpperRelays, fixed: Sequence[Hosts]
+    ) -> None:
+        """Pull from the relays at `fixed` addresses; without any, from those of the topology."""
+        self._brokerset = brokerset
+        self._node = node
+        self._fixed = fixed
+        #: None before the core told it.
+        self._told: TopologyState | None = None
+        self.uppers = uppers
+
+    def start(self) -> None:
+        """Begin to reach the relays that the command line names."""
+        self.uppers.use(self._fixed)
+
+    def take(self, told: TopologyState) -> bool:
+        """Take the topology; return whether it is another one than before."""
+        if self._told is not None and told.version == self._told.version:
+            return False
+        self._told = told
+        if not self._fixed:
+            self.uppers.use(uppers_in(told.topology, self._brokerset, self._node))
+        return True
+
+    def children(self, topic: str) -> frozenset[Child] | None:
+        """Return the nodes that pull a topic, by its full name, from here; None while that is not
+        known. What they need is kept for a day then.
+        """
+        return children_in(self._told.topology, self._brokerset, topic) if self._told else None
+
+
+def uppers_in(topology: Topology, brokerset: int, node: int) -> tuple[Hosts, ...]:
+    """Return where the nodes of the sets above a set are reached that are relays, too, the
+    preferred ones first. Of a set with several nodes, each node below has another one first.
+    """
+    row = topology.by_id(brokerset)
+    found: list[Hosts] = []
+    for id in row.upper if row is not None else ():
+        above = topology.by_id(id)
+        if above is None or above.tier == "core" or not above.nodes:
+            continue
+        turn = node % len(above.nodes)
+        found += [((one.host, one.port),) for one in above.nodes[turn:] + above.nodes[:turn]]
+    return tuple(found)
+
+
+def children_in(topology: Topology, brokerset: int, topic: str) -> frozenset[Child]:
+    """Return the nodes of the sets that pull a topic, by its full name, from a set."""
+    return frozenset(
+        (row.id, one.number)
+        for row in topology.children(brokerset)
+        if row.tags_of(topic) is not None
+        for one in row.nodes
+    )
