@@ -207,6 +207,58 @@ def _regain(
         raise typer.Exit(1)
 
 
+@app.command("toc")
+def _toc(
+    times: Annotated[int, typer.Option(min=1, help="How many kills of each kind.")] = 20,
+    kinds: Annotated[
+        str, typer.Option(help="What is killed, by turns: process, aggregator, leader.")
+    ] = "process,aggregator,leader",
+    workers: Annotated[int, typer.Option(help="Processes that send to each other.")] = 4,
+    interval_ms: Annotated[float, typer.Option(help="The interval T of the network.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="Of who is killed.")] = 1,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Kill (-9) processes, aggregators and leaders of the controller of a packet network.
+
+    Two racks of processes send both services all the time. Each message is checked for what
+    docs/PACKETS.md promises of failures. Detection and recovery are told in ms and in intervals T.
+    Exit code 1 if a promise is broken, or a process is excluded by mistake.
+    """
+    import msgspec
+
+    from weir_lab.bench.toc.chaos import Round, Settings, measure
+    from weir_lab.cli.measured import print_measured
+
+    settings = Settings(times, tuple(kinds.split(",")), workers, interval_ms, seed=seed)
+    try:
+        settings.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="chaos toc") from None
+    say = _say if as_json else print
+
+    def tell(one: Round) -> None:
+        say(
+            f"{one.number:4}  {one.kind:10}  {one.victim:12}  {one.failed} failed  told after "
+            f"{one.detection_ms:,.0f} ms ({one.detection_t:,.0f} T)  on again after "
+            f"{one.recovery_ms:,.0f} ms ({one.recovery_t:,.0f} T)"
+        )
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name, stop_as_by_ctrl_c():
+        result = measure(settings, data or Path(name), tell)
+    if as_json:
+        print_measured("weir.chaos.toc/1", settings, msgspec.to_builtins(result))
+    else:
+        for example in result.examples:
+            say(example)
+        say(
+            f"{result.messages:,} messages, {result.violations} violations, "
+            f"{result.false_removals} processes excluded by mistake"
+        )
+    if not result.clean:
+        raise typer.Exit(1)
+
+
 @_verb("watch")
 def _watch(
     wanted: Wanted,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, bench
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench
 
 _WITHOUT = "--idle 0 --no-faults"
 _IN_ORDER = {"out of order": Figure("misplaced"), **WHOLE}
@@ -140,5 +140,33 @@ OF_PACKETS = (
         Goal("MB of an idle process", "≤", 40),
         Goal("lost", "=", 0),
         Goal("out of order", "=", 0),
+    ),
+    Proof(
+        "toc-chaos",
+        "Processes, aggregators and leaders of the controller of weir-toc are killed with kill -9 "
+        "under load, 20 times each; what is promised of failures is checked on every message",
+        ("weir", "chaos", "toc", "--times", "20", "--json"),
+        {
+            "rounds": Figure("rounds"),
+            "messages": Figure("messages"),
+            "violations": Figure("violations"),
+            "false removals": Figure("false_removals"),
+            **{
+                f"{kind}: {what}": Figure(f"kinds.{kind}.{path}")
+                for kind in ("process", "aggregator", "leader")
+                for what, path in (
+                    ("median ms until told", "detection_median_ms"),
+                    ("median ms until on again", "recovery_median_ms"),
+                    ("median T until on again", "recovery_median_t"),
+                    ("most ms until on again", "recovery_max_ms"),
+                )
+            },
+        },
+        (
+            Goal("rounds", "=", 60),
+            Goal("messages", "≥", 10_000),
+            Goal("violations", "=", 0),
+            Goal("false removals", "=", 0),
+        ),
     ),
 )

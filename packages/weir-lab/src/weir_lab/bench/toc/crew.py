@@ -72,17 +72,31 @@ class Crew:
 
     def start_network(self, loss: float = 0.0, seed: int = 0) -> None:
         """Start the controller and an aggregator for each switch, which loses packets."""
+        for id in range(1, self.shape.members + 1):
+            self.start_member(id)
+        for number, switch in enumerate(self.shape.switches):
+            self.start_switch(switch, loss, seed * 1_000 + number)
+
+    def start_member(self, id: int) -> None:
+        """Start a member of the controller, or start it again."""
         shape = self.shape
-        for id in range(1, shape.members + 1):
-            self.start(
-                f"controller-{id}", "-m", "weir_toc", "controller", "--id", str(id), "--members",
-                self.url, "--folder", str(self.folder / f"controller-{id}"),
-                "--racks", str(shape.racks), "--spines", str(shape.spines),
-                "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms),
-            )  # fmt: skip
-        for number, switch in enumerate(shape.switches):
-            self.start(switch, "-m", "weir_lab.bench.toc.lossy", self.url, switch, str(loss),
-                       str(seed * 1_000 + number))  # fmt: skip
+        self.start(
+            f"controller-{id}", "-m", "weir_toc", "controller", "--id", str(id), "--members",
+            self.url, "--folder", str(self.folder / f"controller-{id}"),
+            "--racks", str(shape.racks), "--spines", str(shape.spines),
+            "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms),
+        )  # fmt: skip
+
+    def start_switch(self, switch: str, loss: float = 0.0, seed: int = 0) -> None:
+        """Start the aggregator of a switch, or start it again."""
+        self.start(switch, "-m", "weir_lab.bench.toc.lossy", self.url, switch, str(loss), str(seed))
+
+    def kill(self, name: str) -> None:
+        """Kill one by SIGKILL, and wait until it is gone."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+        _close(process)
 
     def wait_for(self, name: str, word: str, seconds: float = 0.0) -> list[Any]:
         """Return the next line of a worker, which must begin with this word."""
@@ -91,7 +105,7 @@ class Crew:
         until = time.monotonic() + PATIENCE_SECONDS + seconds
         line = b""
         while not line.endswith(b"\n"):
-            self._check()
+            self.check()
             ready, _, _ = select.select([process.stdout], [], [], _LOOK_SECONDS)
             if ready:
                 line += process.stdout.read(65_536)
@@ -102,7 +116,7 @@ class Crew:
             raise CrewFailed(f"{name} said {found}, and {word!r} was due")
         return list(found)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise CrewFailed if any process has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
@@ -120,9 +134,7 @@ class Crew:
             process.kill()
         for process in self.running.values():
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            _close(process)
 
     def _last_words(self, name: str) -> str:
         text = (self.folder / f"{name}.err").read_text(errors="replace").strip()
@@ -137,6 +149,12 @@ def crew(folder: Path, shape: Shape) -> Iterator[Crew]:
         yield made
     finally:
         made.end()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _free_ports(count: int) -> list[int]:

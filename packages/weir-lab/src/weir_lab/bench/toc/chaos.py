@@ -1,0 +1,305 @@
+"""Kills of real processes, aggregators and leaders of the controller, and what came of each.
+
+Workers on two racks send both services to each other all the time, and write down what they are
+given. In each round one process is killed with SIGKILL. *Detection* is the time until the first
+process that goes on is told, *recovery* that until each of them is given reliable messages again
+that were sent after the kill. Then the victim is started anew, and the next round begins once all
+hear each other. At the end `failures` judges every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.toc.chaos_worker import Orders
+from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Crew, CrewFailed, Shape, crew
+from weir_lab.bench.toc.failures import Trace, violations
+from weir_toc.errors import TocError
+from weir_toc.hosts.frames import addresses_of, ask_once
+from weir_toc.topology import rack_of
+
+KINDS = ("process", "aggregator", "leader")
+_RACKS = 2
+_EXAMPLES_MAX = 20
+_LOOK_SECONDS = 0.01
+_NS_PER_MS = 1_000_000
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """So many kills of each kind among so many workers."""
+
+    times: int = 20
+    kinds: tuple[str, ...] = KINDS
+    workers: int = 4
+    interval_ms: float = 20.0
+    #: Seconds between the scatterings of a worker.
+    pause_s: float = 0.05
+    seed: int = 1
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_bounds(times=(self.times, 1, 1_000), workers=(self.workers, 2 * _RACKS, 50))
+        if not self.kinds or not {*self.kinds} <= {*KINDS}:
+            raise ValueError(f"kinds: some of {', '.join(KINDS)}")
+        if not 1 <= self.interval_ms <= 1_000:
+            raise ValueError("the interval must be 1 to 1000 ms")
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One kill. Times are from the kill on, in ms and in intervals T.
+
+    Of a leader, detection is when another one leads, and recovery when all nodes are connected to
+    it and processes hear each other.
+    """
+
+    number: int
+    kind: str
+    victim: str
+    failed: int
+    detection_ms: float
+    recovery_ms: float
+    detection_t: float
+    recovery_t: float
+
+
+class Times(msgspec.Struct, frozen=True):
+    """All rounds of one kind."""
+
+    rounds: int
+    detection_median_ms: float
+    detection_max_ms: float
+    recovery_median_ms: float
+    recovery_max_ms: float
+    detection_median_t: float
+    recovery_median_t: float
+    recovery_max_t: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of all rounds."""
+
+    rounds: int
+    kinds: dict[str, Times]
+    messages: int
+    violations: int
+    #: Processes that were excluded, and neither they nor their aggregator was killed.
+    false_removals: int
+    examples: list[str]
+    seconds: float
+    each: list[Round]
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was broken and nobody was excluded by mistake."""
+        return not self.violations and not self.false_removals
+
+
+class Logs:
+    """The logs of all workers, read as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, tuple[int, Trace]] = {}
+
+    def read(self) -> None:
+        """Take all whole lines that have come."""
+        for path in self._folder.glob("w*.log"):
+            offset, trace = self._read.setdefault(path, (0, Trace(path.name.split(".")[0])))
+            with path.open("rb") as log:
+                log.seek(offset)
+                whole, newline, _ = log.read().rpartition(b"\n")
+            for line in whole.splitlines():
+                trace.take(line.decode())
+            self._read[path] = offset + len(whole) + len(newline), trace
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Those of all processes that have joined."""
+        return [trace for _, trace in self._read.values() if trace.process]
+
+    def current(self) -> dict[str, Trace]:
+        """The last trace of each worker, by name."""
+        return {one.name: one for one in sorted(self.traces, key=lambda one: one.joined)}
+
+
+class Chaos:
+    """One network under kills."""
+
+    def __init__(self, made: Crew, settings: Settings) -> None:
+        self.made = made
+        self.settings = settings
+        self.logs = Logs(made.folder)
+        self.names = [f"w{number}" for number in range(settings.workers)]
+        #: When processes were killed, or their aggregators were.
+        self.deaths: dict[int, int] = {}
+        self._starts = dict.fromkeys(self.names, 0)
+        self._dice = random.Random(settings.seed)
+
+    def start(self) -> None:
+        """Start the network and the workers, and wait until all hear each other."""
+        self.made.start_network()
+        for name in self.names:
+            self._start_worker(name)
+        self._hear_each_other()
+
+    def strike(self, number: int, kind: str) -> Round:
+        """Kill one process of a kind, wait for the others, and start it again."""
+        if kind == "leader":
+            victim, failed, detected, recovered = self._kill_leader()
+        else:
+            victim, failed, detected, recovered = self._kill_members(kind)
+        self._hear_each_other()
+        detection, recovery = detected / _NS_PER_MS, recovered / _NS_PER_MS
+        interval = self.settings.interval_ms
+        return Round(number, kind, victim, failed, round(detection, 1), round(recovery, 1),
+                     round(detection / interval, 1), round(recovery / interval, 1))  # fmt: skip
+
+    def end(self) -> None:
+        """Let all workers end their load, and wait until everything is delivered."""
+        for name in self.names:
+            self.made.tell(name)
+        self._wait(lambda: all(one.has_ended for one in self.logs.current().values()), "the end")
+
+    def _kill_members(self, kind: str) -> tuple[str, int, int, int]:
+        """Kill a worker, or the aggregator of a rack, with which its workers fail."""
+        current = self.logs.current()
+        if kind == "process":
+            victim = self._dice.choice(self.names)
+            gone = [current[victim]]
+        else:
+            rack = self._dice.randrange(_RACKS)
+            victim = f"rack-{rack}"
+            gone = [one for one in current.values() if rack_of(one.process) == rack]
+        failed = {one.process for one in gone}
+        others = [one for one in current.values() if one.process not in failed]
+        began = time.monotonic_ns()
+        self.deaths.update(dict.fromkeys(failed, began))
+        self.made.kill(victim)
+
+        def recovered() -> list[int]:
+            return [one.recovered_at(began, failed) for one in others if not one.is_excluded]
+
+        self._wait(lambda: all(recovered()), f"recovery from the kill of {victim}")
+        # Where all others were excluded, too, nobody is told; `measure` counts them.
+        now = time.monotonic_ns()
+        told = (one.at for trace in others for one in trace.told if one.process in failed)
+        times = min(told, default=now), max(recovered(), default=now)
+        if kind == "process":
+            self._start_worker(victim)
+        else:
+            self.made.start_switch(victim)
+        # Those that were behind an aggregator join again by themselves.
+        self._wait(lambda: all(one.process not in failed for one in self.logs.current().values()),
+                   f"the return of {sorted(one.name for one in gone)}")  # fmt: skip
+        return victim, len(failed), times[0] - began, times[1] - began
+
+    def _kill_leader(self) -> tuple[str, int, int, int]:
+        leader = self._leader()
+        assert leader is not None
+        id = leader["member"]
+        began = time.monotonic_ns()
+        self.made.kill(f"controller-{id}")
+        self._wait(lambda: self._leader(but=id) is not None, "another leader")
+        detected = time.monotonic_ns()
+        self._wait(lambda: self._is_whole(self._leader(but=id)), "all nodes at the new leader")
+        self._hear_each_other()
+        recovered = time.monotonic_ns()
+        self.made.start_member(id)
+        return f"controller-{id}", 0, detected - began, recovered - began
+
+    def _leader(self, but: int = 0) -> Mapping[str, Any] | None:
+        """Return what the leader says, unless it is member `but`."""
+        for address in addresses_of(self.made.url):
+            try:
+                found = asyncio.run(ask_once(address, {"op": "status"}))
+            except (OSError, EOFError, TimeoutError, TocError):
+                continue
+            if found.get("role") == "leader" and found["member"] != but and found.get("network"):
+                return found
+        return None
+
+    def _is_whole(self, leader: Mapping[str, Any] | None) -> bool:
+        nodes = [*leader["switches"], *leader["processes"]] if leader is not None else []
+        return bool(nodes) and all(one["connected"] for one in nodes)
+
+    def _start_worker(self, name: str) -> None:
+        self._starts[name] += 1
+        rack = self.names.index(name) % _RACKS
+        orders = Orders(self.made.url, name, rack, str(self.made.folder), self._starts[name],
+                        self.settings.pause_s)  # fmt: skip
+        self.made.start(name, "-m", "weir_lab.bench.toc.chaos_worker",
+                        msgspec.json.encode(orders).decode())  # fmt: skip
+
+    def _hear_each_other(self) -> None:
+        """Wait until every worker is given reliable messages of each, sent from now on."""
+        since = time.monotonic_ns()
+
+        def heard() -> bool:
+            current = self.logs.current()
+            here = {one.process for one in current.values()}
+            return len(here) == len(self.names) and all(
+                here <= {source for (_, _, source), _ in one.reliable_since(since)}
+                for one in current.values()
+            )
+
+        self._wait(heard, "messages of all processes to all")
+
+    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        self.logs.read()
+        while not holds():
+            self.made.check()
+            if time.monotonic() > until:
+                raise CrewFailed(f"{what} did not come in {PATIENCE_SECONDS:g} s")
+            time.sleep(_LOOK_SECONDS)
+            self.logs.read()
+
+
+def measure(settings: Settings, folder: Path, tell: Callable[[Round], None]) -> Result:
+    """Run all rounds, kinds by turns, and judge. Raises `CrewFailed`."""
+    began = time.monotonic()
+    shape = Shape(_RACKS, 1, 0, 3, settings.interval_ms)
+    folder.mkdir(parents=True, exist_ok=True)
+    rounds: list[Round] = []
+    with crew(folder, shape) as made:
+        chaos = Chaos(made, settings)
+        chaos.start()
+        for number in range(settings.times * len(settings.kinds)):
+            kind = settings.kinds[number % len(settings.kinds)]
+            rounds.append(chaos.strike(number + 1, kind))
+            tell(rounds[-1])
+        chaos.end()
+    traces, deaths = chaos.logs.traces, chaos.deaths
+    found = violations(traces, deaths)
+    excluded = {one.process for one in traces if one.is_excluded}
+    told = {one.process for trace in traces for one in trace.told}
+    return Result(
+        rounds=len(rounds),
+        kinds={kind: _times(one for one in rounds if one.kind == kind) for kind in settings.kinds},
+        messages=sum(len(trace.got) for trace in traces),
+        violations=len(found),
+        false_removals=len((excluded | told) - deaths.keys()),
+        examples=found[:_EXAMPLES_MAX],
+        seconds=round(time.monotonic() - began, 1),
+        each=rounds,
+    )
+
+
+def _times(of_kind: Iterable[Round]) -> Times:
+    rounds = [*of_kind]
+    detection = [one.detection_ms for one in rounds]
+    recovery = [one.recovery_ms for one in rounds]
+    return Times(
+        len(rounds), statistics.median(detection), max(detection), statistics.median(recovery),
+        max(recovery), statistics.median(one.detection_t for one in rounds),
+        statistics.median(one.recovery_t for one in rounds), max(one.recovery_t for one in rounds),
+    )  # fmt: skip

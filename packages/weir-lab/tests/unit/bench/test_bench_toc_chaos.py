@@ -1,0 +1,154 @@
+"""Kills on a packet network: their judge, by transcripts, and short runs of real processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weir.cli.main import main
+from weir_lab.bench.toc.failures import Trace, violations
+from weir_toc.endpoint.events import Service
+
+BE, R = (service.value for service in (Service.BEST_EFFORT, Service.RELIABLE))
+A, B, DEAD = 1, 2, 3
+#: The dead process failed at this stamp, and was killed at this time.
+STAMP, KILLED = 50, 1_000
+Line = list[object]
+Logs = dict[int, list[Line]]
+
+
+def got(service: int, stamp: int, source: int, to: list[int], number: int = 7) -> Line:
+    return ["got", service, stamp, source, number, 1_500, to, 2_000]
+
+
+def sound() -> Logs:
+    """A and B go on; the third one sent to both at 40 and at 60, and failed at 50."""
+    failed: Line = ["failed", DEAD, STAMP, 3_000]
+    everybody = [A, B, DEAD]
+    return {
+        A: [["joined", A, 1], ["sent", R, 40, 7, [A, B]], got(R, 40, A, [A, B]),
+            got(R, 45, DEAD, everybody), failed, ["sent", R, 70, 8, [B, DEAD]],
+            ["lost", R, 70, DEAD, "process failed"], ["end"]],
+        B: [["joined", B, 2], got(R, 40, A, [A, B]), got(R, 45, DEAD, everybody), failed,
+            ["sent", R, 80, 9, [B]], got(R, 80, B, [B], 9), got(BE, 30, A, [B], 3),
+            ["sent", BE, 31, 4, [A]], ["end"]],
+        DEAD: [["joined", DEAD, 3], ["sent", R, 45, 7, everybody], got(R, 45, DEAD, everybody),
+               ["sent", R, 60, 8, [A, B]]],
+    }  # fmt: skip
+
+
+def judged(logs: Logs) -> list[str]:
+    logs[A].insert(1, ["sent", BE, 30, 3, [B]])
+    traces = []
+    for process, lines in logs.items():
+        trace = Trace(f"w{process}")
+        for line in lines:
+            trace.take(json.dumps(line))
+        traces.append(trace)
+    return violations(traces, {DEAD: KILLED})
+
+
+def test_what_went_well_breaks_nothing() -> None:
+    assert judged(sound()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "process", "at", "line"),
+    [
+        ("I4", A, 4, got(R, 39, DEAD, [A], 6)),
+        ("I8", A, 4, got(R, 46, B, [A], 6)),  # never sent
+        ("I8", A, 2, got(R, 40, A, [B])),  # to another one
+        ("I8", A, 2, got(R, 40, A, [A, B], 6)),  # another payload
+        ("I10", B, 2, None),  # one of two lacks it
+        ("I11", B, 3, ["failed", DEAD, STAMP + 1, 3_000]),
+        ("I12", A, 6, None),  # nobody told its sender
+        ("I12", A, 7, ["lost", R, 40, B, "process failed"]),  # and it was delivered
+        ("I13", B, 3, None),  # not told
+        ("I13", B, 4, ["failed", DEAD, STAMP, 3_100]),  # twice
+        ("I13", B, 7, ["failed", A, 90, 3_100]),  # one that goes on
+    ],
+)
+def test_each_broken_promise_is_found(name: str, process: int, at: int, line: Line | None) -> None:
+    """A line is put in place of another one, in front of it, or that one is taken away."""
+    logs = sound()
+    if line is None:
+        del logs[process][at]
+    else:
+        if logs[process][at][0] == line[0] and name != "I13":
+            del logs[process][at]
+        logs[process].insert(at, line)
+    found = judged(logs)
+    assert any(one.startswith(name) for one in found), found
+
+
+def test_what_a_failed_process_sent_above_its_stamp_is_nobody_s() -> None:
+    logs = sound()
+    for process in (A, B):
+        place = next(at for at, line in enumerate(logs[process]) if line[0] == "failed")
+        logs[process].insert(place + 1, got(R, 60, DEAD, [A, B], 8))
+    assert any(one.startswith("I11") for one in judged(logs))
+
+
+def test_what_a_failed_process_sent_up_to_its_stamp_is_everybody_s() -> None:
+    logs = sound()
+    for process in (A, B):
+        logs[process] = [line for line in logs[process] if line[:4] != ["got", R, 45, DEAD]]
+    logs[DEAD] = [line for line in logs[DEAD] if line[0] != "got"]
+    assert any(one.startswith("I11") for one in judged(logs))
+
+
+def test_a_failure_is_told_at_one_place() -> None:
+    logs = sound()
+    for before in (1, 6):
+        moved = {**logs, B: [line for line in logs[B] if line[0] != "failed"]}
+        moved[B].insert(before, ["failed", DEAD, STAMP, 3_000])
+        assert any(one.startswith("I13") for one in judged(moved)), before
+
+
+def test_who_joins_later_need_not_be_told_and_half_a_line_counts_for_nothing() -> None:
+    logs = sound()
+    logs[4] = [["joined", 4, KILLED + 1], ["end"]]
+    assert judged(logs) == []
+
+
+def test_recovery_is_what_was_sent_after_the_kill_and_came_after_the_failure() -> None:
+    trace = Trace("w1")
+    for line in (["joined", A, 1], got(R, 40, B, [A]), ["failed", DEAD, STAMP, 3_000]):
+        trace.take(json.dumps(line))
+    assert trace.recovered_at(KILLED) == 2_000
+    assert trace.recovered_at(KILLED, [DEAD]) == 0
+    trace.take(json.dumps(["got", BE, 90, B, 8, 2_500, [A], 3_400]))
+    trace.take(json.dumps(["got", R, 90, B, 9, 900, [A], 3_400]))  # sent before the kill
+    trace.take(json.dumps(["got", R, 95, B, 9, 2_500, [A], 3_500]))
+    assert trace.recovered_at(KILLED, [DEAD]) == 3_500
+
+
+def kills(kinds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long intervals: processes of a test share two cores, and must not be taken for dead."""
+    words = ["--times", "1", "--kinds", kinds, "--interval-ms", "100", "--json"]
+    code = main(["chaos", "toc", *words])
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "weir.chaos.toc/1"
+    assert found["violations"] == 0, found["examples"]
+    assert code == (1 if found["false_removals"] else 0)
+    assert [one["kind"] for one in found["each"]] == kinds.split(",")
+    for one in found["each"]:
+        assert 0 < one["detection_ms"] <= one["recovery_ms"]
+        assert bool(one["failed"]) == (one["kind"] != "leader")
+    assert found["messages"] > 50
+
+
+def test_a_killed_process_breaks_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    kills("process", capsys)
+
+
+@pytest.mark.slow
+def test_kills_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    kills("process,aggregator,leader", capsys)
+
+
+def test_kills_that_are_not_possible_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--kinds", "x"], ["--workers", "1"], ["--interval-ms", "0"]):
+        assert main(["chaos", "toc", *words]) == 2
+        assert "chaos toc" in capsys.readouterr().err
