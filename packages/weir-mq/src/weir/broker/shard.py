@@ -109,6 +109,7 @@ class Shard:
         )
         self._runtime, self._replication, self._partitions, self._cluster, self._services = parts
         self.identity = identity
+        self.time: Time = self._runtime.time
         self.budget = self._runtime.budget
         #: What this shard has done since it started.
         self.counts = self._runtime.outbox.counts
@@ -281,7 +282,10 @@ class Shard:
         services = self._services
         if services.meter.held or services.logins.slowed or services.sweep.is_under_way:
             return 0  # ticks alone end the short waits of these peers, and the sweep
-        idle_ms = partitions.context.events.idle_ms(runtime.time.monotonic_ms(), most)
+        now_ms, due_ms = runtime.time.monotonic_ms(), services.orders.due_ms
+        if due_ms is not None:
+            most = min(most, max(due_ms - now_ms, 0))
+        idle_ms = partitions.context.events.idle_ms(now_ms, most)
         return min(max(idle_ms, 0), most)
 
     def step(self, *events: ev.Event) -> list[Effect]:

@@ -18,8 +18,10 @@ from weir.host.fair_queue import FairQueue
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
 from weir.model.limits import KIB
+from weir.protocol.client.consumers import TakeTurn
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Produce, Pull
+from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Ping, Produce, Pull
+from weir.protocol.client.order import AwaitMark, SubscribeMarks
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
@@ -33,6 +35,11 @@ _TO_SESSIONS = frozenset[type]((Answers, Hangup, SignFrames))
 ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
 #: What comes behind these of clients is served once their effects are done.
 _SERVED_ALONE = ASK_FOR_MESSAGES | {opcode_of(Hello)}
+#: Requests that leave nothing which ticks carry on, but somebody who waits, of whom `Shard.idle_ms`
+#: knows; or what changes something, of which it knows as well.
+_READS = frozenset(
+    opcode_of(one) for one in (AwaitMark, Fetch, Ping, Pull, SubscribeMarks, TakeTurn)
+)
 _NOTHING: list[Effect] = []
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -67,15 +74,17 @@ class EventQueue:
     """
 
     __slots__ = (
-        "_defers", "_flushes", "_gathers", "_shard", "events", "frames", "held", "is_closed",
-        "put", "taken", "takes", "waits",
+        "_flushes", "_gathers", "_shard", "changed", "defers", "events", "frames", "held",
+        "is_closed", "put", "taken", "waits",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, flushes: FlushSchedule) -> None:
         """Feed `shard`, whose flushes run as `flushes` says, which counts what peers ask for."""
         self._shard = shard
         self._flushes = flushes
-        self._gathers = self._defers = False
+        self._gathers = False
+        #: Whether `run_deferred` is still to come, behind this turn.
+        self.defers = False
         #: What the shard has taken, until `follow`.
         self.taken: Sequence[ev.Event] = ()
         #: What has happened since, in order.
@@ -88,8 +97,11 @@ class EventQueue:
         self.held = False
         #: Whether events are dropped.
         self.is_closed = False
-        #: How many frames of peers have come so far, and how often the shard took events.
-        self.frames = self.takes = 0
+        #: How many frames of peers have come so far.
+        self.frames = 0
+        #: Whether the shard took more than ticks, reads and flushes since `Pace` has set this to
+        #: False.
+        self.changed = True
 
     def receive(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Add what a peer said. What a device says first, a hello and publishes, becomes one event
@@ -146,8 +158,9 @@ class EventQueue:
         done about them at once.
         """
         self.waits = True
-        self.takes += 1
         taken = self.taken = tuple(self.events)
+        if not self.changed:
+            self.changed = not _only_read(taken)
         self.events.clear()
         return self._shard.step(*taken)
 
@@ -164,14 +177,14 @@ class EventQueue:
                 return _NOTHING if is_over else shard.run_deferred()
             if shard.budget.is_news(self.held):
                 return shard.run_deferred()
-        if self._defers:
+        if self.defers:
             return _NOTHING
-        self._defers = True
+        self.defers = True
         return None
 
     def run_deferred(self) -> list[Effect]:
         """Return what any event may have made possible."""
-        self._defers = False
+        self.defers = False
         return _NOTHING if self.is_closed else self._shard.run_deferred()
 
     def close(self) -> None:
@@ -192,6 +205,20 @@ def _only_publish(events: Sequence[ev.Event]) -> bool:
                 elif type(frame) not in _PUBLISHING:
                     return False
         elif not isinstance(event, ev.Opened | ev.Arrived):  # who has said nothing yet, or that
+            return False
+    return True
+
+
+def _only_read(events: Sequence[ev.Event]) -> bool:
+    """Whether events are requests after which only deadlines are left, ticks, and flushes, which
+    end something that has begun before.
+    """
+    for event in events:
+        if isinstance(event, ev.Received):
+            for frame in event.frames:
+                if not isinstance(frame, ClientFrame) or frame.opcode not in _READS:
+                    return False
+        elif not isinstance(event, ev.Ticked | ev.Flushed):
             return False
     return True
 
@@ -380,7 +407,7 @@ class ShardLoop:
     """Lets a shard take what is in its queue, and does what it asks for, until that is empty."""
 
     __slots__ = (
-        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_rests",
+        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_rests_until",
         "_runs_soon", "_said_bytes", "_serves_parts", "_shard", "_soon", "_spoke", "_started",
         "serves",
     )  # fmt: skip
@@ -407,7 +434,9 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves_parts = self._started = self._runs_soon = self._rests = False
+        self._serves_parts = self._started = self._runs_soon = False
+        #: The monotonic time until which the shard rests, in ms; 0: it does not.
+        self._rests_until = 0
         #: Which peer spoke last; and how much was said in this turn of the host.
         self._spoke = self._said_bytes = 0
         #: Whether clients are let in: once they are, that goes on, whoever leads.
@@ -430,9 +459,6 @@ class ShardLoop:
         """Let the shard take what is in its queue, and do what comes of it, until that is empty."""
         queue, backlog = self._queue, self._backlog
         unserved = backlog.unserved
-        if self._rests:
-            self._rests = False
-            self._host.wake()
         try:
             while not queue.waits:
                 if not queue.events:
@@ -452,16 +478,32 @@ class ShardLoop:
             if backlog.parts and not self._serves_parts:
                 self._serves_parts = True
                 self._soon(self._serve_parts)
+            if self._rests_until:
+                self._wake_if_due()
         except Exception as error:
             self._broke(error)
 
-    def rest(self) -> None:
-        """The shard ticks rarely from now on: the host is told to `wake` as soon as it runs."""
-        self._rests = True
+    def rest(self, until_ms: int) -> None:
+        """The shard does not tick before monotonic time `until_ms`: the host is told to `wake` as
+        soon as there is something for ticks before that.
+        """
+        self._rests_until = until_ms
 
     def end_rest(self) -> None:
         """The host knows that the rest is over."""
-        self._rests = False
+        self._rests_until = 0
+
+    def _wake_if_due(self) -> None:
+        """End the rest, unless there were only reads, and nobody waits for less than it lasts."""
+        queue, shard = self._queue, self._shard
+        if not queue.changed:
+            if queue.defers:
+                return  # it is seen behind that
+            idle_ms = shard.idle_ms(REST_MS) if self._connections.at_rest else 0
+            if shard.time.monotonic_ms() + idle_ms >= self._rests_until:
+                return
+        self._rests_until = 0
+        self._host.wake()
 
     def run_soon(self, session: int, size: int) -> None:
         """Run for `size` bytes that a peer said just now: behind this turn of the host, so that
@@ -500,6 +542,8 @@ class ShardLoop:
             self.do(self._queue.run_deferred())
             if not self.serves:
                 self._look()
+            if self._rests_until:
+                self._wake_if_due()
         except Exception as error:
             self._broke(error)
 
@@ -526,13 +570,14 @@ class Pace:
     A shard looks at all that may be due whenever it is told that time passes. Where nothing has
     happened for a while that finds nothing, so it rests: the next tick comes at the nearest
     deadline of those who wait in its partitions, or after `REST_MS`. The first event ends the rest:
-    the next tick comes as if there had been none. What else has a deadline, such as a session whose
+    the next tick comes as if there had been none. Reads do not, but what they wait for may bring
+    the next tick forward (docs/adr/0127). What else has a deadline, such as a session whose
     token expires, is up to `REST_MS` late in a shard at rest. Ticks also carry the heartbeats of
     links and notice that one is silent: a shard that is linked to other nodes never rests.
     """
 
-    __slots__ = ("_connections", "_linked", "_queue", "_quiet", "_shard", "_takes", "_tick_ms",
-                 "number", "turns")  # fmt: skip
+    __slots__ = ("_connections", "_linked", "_queue", "_quiet", "_shard", "_tick_ms", "number",
+                 "turns")  # fmt: skip
 
     def __init__(
         self, shard: Shard, queue: EventQueue, connections: Clients, turns: ShardLoop,
@@ -550,27 +595,24 @@ class Pace:
         self.number = 0
         self._linked = linked
         self._tick_ms = tick_ms
-        #: How many ticks in a row found nothing to do, and what had been taken before the last.
-        self._quiet = self._takes = 0
+        #: How many ticks in a row found nothing to do.
+        self._quiet = 0
 
     def ticking(self) -> None:
         """A tick begins: what comes of it ends no rest."""
         self.turns.end_rest()
-        if self._queue.takes != self._takes:  # something happened since the last tick
+        if self._queue.changed:  # since the last tick
             self._quiet = 0
-        self._takes = self._queue.takes
+            self._queue.changed = False
 
     def rest_ms(self) -> int:
         """Begin a rest, if the tick that ends now shows that nothing is to be done: return in how
         many milliseconds the next one is due, unless the host is told to `wake` before. Else 0.
         """
-        found_nothing = self._queue.takes == self._takes + 1  # the tick itself
-        self._takes = self._queue.takes
-        self._quiet = self._quiet + 1 if found_nothing else 0
-        if self._quiet <= _QUIET_TICKS or self._linked or not self.turns.serves:
+        is_quiet = not (self._queue.changed or self._linked) and self.turns.serves
+        rest_ms = self._shard.idle_ms(REST_MS) if is_quiet and self._connections.at_rest else 0
+        self._quiet = self._quiet + 1 if rest_ms else 0
+        if self._quiet <= _QUIET_TICKS or rest_ms <= self._tick_ms:
             return 0
-        rest_ms = self._shard.idle_ms(REST_MS) if self._connections.at_rest else 0
-        if rest_ms <= self._tick_ms:
-            return 0
-        self.turns.rest()
+        self.turns.rest(self._shard.time.monotonic_ms() + rest_ms)
         return rest_ms

@@ -292,6 +292,7 @@ class Log:
         staged = self.staged
         if staged is None:
             self._stage()
+            self._marked = self.tail  # a lone MARK, unless more joins it
         else:
             staged.bound = bound
             position = self._place(staged, SMALL_FRAME)

@@ -16,6 +16,9 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import REST_MS, EventQueue, Pace, ShardLoop
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Fetch
+from weir.protocol.frame import ClientFrame
 
 _QUIET = 4
 
@@ -43,10 +46,14 @@ class Node:
     def __init__(self) -> None:
         self.budget = Budget(100)
         self.idle = REST_MS
+        self.time = self
+        self.now_ms = 1
         self.wakes = 0
+        self.later: list[Callable[[], None]] = []
         self.linked: list[int] = []
         self.says: list[ef.Effect] = []
-        self.queue = EventQueue(cast(Shard, self), FlushSchedule((), (), lambda: 0.0))
+        self.flushes = FlushSchedule((), (), lambda: 0.0)
+        self.queue = EventQueue(cast(Shard, self), self.flushes)
         self.connections: Connections[Any] = Connections(
             self.queue, self.budget, ConnectionLimits(), cast(Any, Nobody()), lambda session: None,
             lambda: 0.0, 1, logging.getLogger("test"),
@@ -54,7 +61,7 @@ class Node:
         actions: dict[type, Callable[[Any], None]] = {ef.Stopped: self.flushed}
         self.loop = ShardLoop(
             cast(Shard, self), self.queue, self.connections, self.linked, actions, self,
-            lambda act: None,
+            self.later.append,
         )  # fmt: skip
         self.pace = Pace(cast(Shard, self), self.queue, self.connections, self.loop, self.linked)
         self.loop.start()
@@ -73,6 +80,9 @@ class Node:
     def idle_ms(self, most: int) -> int:
         return min(self.idle, most)
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
     def serve(self) -> None:
         pass
 
@@ -81,6 +91,10 @@ class Node:
 
     def broke(self, where: str, error: Exception) -> None:
         raise error
+
+    def read(self) -> None:
+        """A client fetches."""
+        self.loop.handle(ev.Received(1, (ClientFrame(0, opcode_of(Fetch), 1, memoryview(b"")),)))
 
     def flushed(self, effect: ef.Effect) -> None:
         """What a tick asked for is done, of which the shard hears."""
@@ -111,6 +125,54 @@ def test_the_first_event_wakes_it_once_and_it_rests_only_after_a_while() -> None
     node.loop.handle(ev.Closed(2))
     assert node.wakes == 1
     node.rest()
+
+
+def test_reads_and_flushes_neither_end_a_rest_nor_keep_a_shard_from_it() -> None:
+    node = Node()
+    for _ in range(_QUIET):
+        node.read()
+        assert node.tick() == 0
+        node.loop.handle(ev.Flushed(0, cast(Any, None)))
+    assert node.tick() == REST_MS
+    node.now_ms += 400
+    node.read()
+    assert node.tick() == REST_MS
+    assert node.wakes == 0
+
+
+def test_a_read_brings_the_next_tick_forward_where_it_waits_for_less_than_the_rest() -> None:
+    node = Node()
+    node.rest()
+    node.now_ms += 400
+    node.idle = 601
+    node.read()
+    assert node.wakes == 0, "the rest ends first"
+    node.idle = 599
+    node.read()
+    node.read()
+    assert node.wakes == 1
+    node.idle = REST_MS
+    assert node.tick() == REST_MS, "nothing has happened but reads"
+
+
+def test_a_shard_that_has_something_under_way_is_not_quiet() -> None:
+    node = Node()
+    node.idle = 0
+    assert [node.tick() for _ in range(2 * _QUIET)] == [0] * 2 * _QUIET
+    node.idle = REST_MS
+    node.rest()
+
+
+def test_a_read_whose_effects_come_behind_the_turn_is_looked_at_behind_them() -> None:
+    node = Node()
+    node.rest()
+    node.idle = 0
+    node.flushes.inline[0] = cast(Any, None)  # one is about to run
+    node.read()
+    assert node.wakes == 0
+    (behind,) = node.later
+    behind()
+    assert node.wakes == 1
 
 
 def test_an_event_between_ticks_and_what_a_tick_asked_for_keep_it_awake() -> None:
@@ -155,4 +217,4 @@ def test_a_shard_that_does_not_serve_yet_needs_each_tick() -> None:
     node = Starting()
     assert [node.tick() for _ in range(3 * _QUIET)] == [0] * 3 * _QUIET
     node.ready = True
-    assert node.tick() == REST_MS
+    node.rest()

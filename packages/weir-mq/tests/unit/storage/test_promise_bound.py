@@ -36,6 +36,24 @@ def test_a_bound_counts_once_its_flush_is_durable(
     assert (again.bound, again.found_bound) == (HIGH, HIGH)
 
 
+def test_a_bound_alone_is_an_idle_mark(
+    log: Log, disk: SimDisk, small: Settings, control: Make, settle: Settle
+) -> None:
+    log.append(control(1))
+    settle(log)
+    durable = log.reader.durable
+    log.extend_bound(HIGH)
+    settle(log)
+    log.mark_idle()
+    assert log.staged is None
+    assert recover(disk, small).mark == durable
+    log.extend_bound(HIGH + 1)
+    log.append(control(2))
+    settle(log)
+    log.mark_idle()
+    assert log.staged is not None, "more was in that flush than a mark"
+
+
 def test_a_bound_joins_the_flush_that_is_staged(
     disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
 ) -> None:

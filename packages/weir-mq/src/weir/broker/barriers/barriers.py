@@ -262,6 +262,17 @@ class BarrierAnswers:
         self._subscriptions = Subscriptions(forwarder, time)
         forwarder.listen(self, AskBarriers, SubscribeMarks)
 
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which time brings nothing to those who wait; None if nobody
+        waits. It is 0 where a stamp is waited for that not all are at, for others are asked again
+        with each tick, and where a mark was left to the next one.
+        """
+        firsts = [order.queue.first for order in self._orders.values()]
+        if self.streams.has_late or any(one is not None and not one.is_over for one in firsts):
+            return 0
+        return self.waiters.due_ms
+
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
         """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
         topic = self._topics.catalog.by_id(request.topic)
@@ -351,8 +362,7 @@ class BarrierAnswers:
 
     def answer_reached(self) -> None:
         """Tell those whose stamp is reached by all partitions, where that may have changed here."""
-        events = self._events
-        happened, leads = self._multi.fence_changes + events.entries_applied, events.leads_changed
+        happened, leads = self._happened, self._events.leads_changed
         for order in self._orders.values():
             first = order.queue.first
             if first is None:
@@ -458,9 +468,19 @@ class BarrierAnswers:
             self.streams.end(stream.caller.session, stream.topic)
             return
         order = self._order(stream.topic, stream.scope)
-        self._refresh(order, topic)
+        plan = order.plan
+        self._take_plan(order, topic)
+        # When a demand is met, all were looked at just now: nothing is known better since.
+        was_looked_at = order.queue.first is None and order.looked_at == self._happened
+        if not was_looked_at or order.plan is not plan:
+            self._refresh(order, topic)
         stream.leave_out(order, order.asked_ms)
         self.streams.send(stream, order)
+
+    @property
+    def _happened(self) -> int:
+        """A number that rises whenever something may be known better of partitions led here."""
+        return self._multi.fence_changes + self._events.entries_applied
 
     def _refresh(self, order: TopicOrder, topic: Topic) -> None:
         """Take what all partitions say that are led here."""
@@ -470,9 +490,9 @@ class BarrierAnswers:
 
     def _look(self, order: TopicOrder) -> None:
         """Tell those whose stamp is reached."""
-        events, multi = self._events, self._multi
+        multi = self._multi
         topic = self._topics.catalog.by_id(order.topic)
-        order.looked_at = multi.fence_changes + events.entries_applied
+        order.looked_at = self._happened
         while (waiter := order.queue.first) is not None:
             if waiter.is_over:
                 order.queue.next()

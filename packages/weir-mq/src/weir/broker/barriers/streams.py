@@ -75,8 +75,10 @@ class MarkStream:
     #: published, no register passes what is demanded.
     behind: frozenset[int] = frozenset()
     behind_stamp: int = 0
-    #: How many marks may still be sent before the next tick: one a millisecond.
+    #: How many marks may still be sent before the next tick, or within as long: one a millisecond;
+    #: and when the last of these times began.
     room: int = TICK_MS
+    room_ms: int = 0
     is_due: bool = False
 
     def leave_out(self, order: TopicOrder, now_ms: int) -> None:
@@ -139,6 +141,12 @@ class MarkStreams:
         """Return all that are open."""
         return [one for by_topic in self._streams.values() for one in by_topic.values()]
 
+    @property
+    def has_late(self) -> bool:
+        """Whether a mark is due, and was left to the next tick."""
+        streams = (one for by_topic in self._streams.values() for one in by_topic.values())
+        return any(one.is_due and one not in self.due for one in streams)
+
     def find(self, session: int, topic: int) -> MarkStream | None:
         """Return the stream of a topic to a lower shard; None if it is not open."""
         return self._streams.get(session, {}).get(topic)
@@ -191,20 +199,24 @@ class MarkStreams:
 
     def tick(self, stream: MarkStream) -> bool:
         """Return whether a mark is due by time."""
-        stream.room = TICK_MS
+        now = self._time.monotonic_ms()
+        stream.room, stream.room_ms = TICK_MS, now
         if stream.demands or stream.is_due:
             return True
-        return self._time.monotonic_ms() - stream.marked_ms >= IDLE_EVERY_MS
+        return now - stream.marked_ms >= IDLE_EVERY_MS
 
     def send(self, stream: MarkStream, order: TopicOrder) -> None:
         """Send a mark of what is known, or leave it to the next tick if there were too many."""
         self.due.pop(stream, None)
+        now = self._time.monotonic_ms()
+        if now - stream.room_ms >= TICK_MS:  # a shard at rest ticks rarely
+            stream.room, stream.room_ms = TICK_MS, now
         if not stream.room:
             stream.is_due = True
             return
         stream.room -= 1
         stream.is_due = False
-        stream.marked_ms = self._time.monotonic_ms()
+        stream.marked_ms = now
         caller = stream.caller
         mark = stream.next_mark(order)
         # One request has many answers, so they are not counted as such.

@@ -110,6 +110,11 @@ class BarrierWaiters:
         self._due: list[tuple[int, int]] = []
         self._next = 0
 
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which no deadline has come; None if nobody waits."""
+        return self._due[0][0] if self.waiting else None
+
     def check_room(self) -> None:
         """Raise `Overloaded` if as many wait as peers may be connected."""
         if len(self.waiting) >= CONNECTIONS_MAX:

@@ -55,6 +55,13 @@ class TotalOrder:
         """How often the voters of all groups that are led here were asked for a promise."""
         return self._promises.rounds
 
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which time brings nothing to those who wait; 0 if it may at
+        once, None if nobody waits.
+        """
+        return 0 if self._promises.is_pending else self._answers.due_ms
+
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request about orders."""
         return {

@@ -81,6 +81,21 @@ class CursorLeases:
         """Whether somebody waits for a turn."""
         return bool(self._queues)
 
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which time brings nothing to those who wait for a turn; 0 if it
+        may at once, None if nobody waits.
+        """
+        dues: list[int] = []
+        now_ms = self._time.monotonic_ms()
+        for name, queue in self._queues.items():
+            if name in self._taking or not self._group.accepts:
+                return 0
+            dues.append(queue.due_ms)
+            if (due_ms := self._due.get(name, 0)) > now_ms:
+                dues.append(due_ms)
+        return min(dues, default=None)
+
     def consumers(self, name: str) -> int:
         """How many have the turn of a cluster or wait for it."""
         cursor = self._state.cursors.get(name)

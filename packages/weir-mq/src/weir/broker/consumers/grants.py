@@ -109,10 +109,13 @@ class Grants:
         self._sifting = 0
 
     @property
-    def waiting(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._sifting or self.pickers.with_unwanted()) or any(
-            queue.pulls or queue.watches for queue in self._queues.values()
+    def due_ms(self) -> int | None:
+        """See `_due_ms`; None if nobody waits."""
+        if self._sifting or self.pickers.with_unwanted():
+            return 0
+        state, queues, looks = self._context.state, self._queues, self.pickers.is_looking
+        return min(
+            (0 if looks(of) else _due_ms(queues[of], of, state) for of in queues), default=None
         )
 
     def pull(self, caller: Caller, request: Pull) -> None:
@@ -190,7 +193,7 @@ class Grants:
         clusters = self._context.state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
             self._gone.add(session)
-            self._release(session, self._lost_by(session))
+            self._release(session, self.begun.all_lost_by(session))
         for name in names:
             self.begun.forget(name, session)
 
@@ -545,19 +548,22 @@ class Grants:
         if name not in self._context.state.clusters and name not in self._changing:
             self.pickers.forget(name)
 
-    def _lost_by(self, session: int) -> list[tuple[str, int, int]]:
-        """Return what had an attempt of all that a peer holds which is gone."""
-        return [
-            (name, *run)
-            for name, cluster in self._context.state.clusters.items()
-            if session in cluster.held
-            for run in self.begun.lost_by(name, session)
-        ]
-
     def _release(self, session: int, counted: list[tuple[str, int, int]]) -> None:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
         if self._context.group.accepts:
             self._context.group.propose(of_control(GrantsReleased(session, counted)))
+
+
+def _due_ms(queue: PullQueue, name: str, state: PartitionState) -> int:
+    """Return the monotonic time before which time brings nothing to those who wait in a cluster; 0
+    if it may at once. Where all is done, that is the first deadline of a pull. Where it is not,
+    leases may end, and messages come due.
+    """
+    cluster = state.clusters.get(name)
+    cursor = state.log_start if cluster is None else cluster.cursor
+    if queue.proposed or cursor < state.decided_offset or (cluster and cluster.grants):
+        return 0
+    return min((waits.due_ms for waits in (queue.pulls, queue.watches) if waits), default=0)
 
 
 def _sifted(

@@ -240,6 +240,15 @@ class BegunMessages:
         """A consumer is gone."""
         self._reported.pop((name, consumer), None)
 
+    def all_lost_by(self, consumer: int) -> list[tuple[str, int, int]]:
+        """Return what had an attempt of all that a consumer holds which is gone, by cluster."""
+        return [
+            (name, *run)
+            for name, cluster in self._clusters.items()
+            if consumer in cluster.held
+            for run in self.lost_by(name, consumer)
+        ]
+
     def lost_by(self, name: str, consumer: int) -> list[Run]:
         """Return what counts an attempt of all that a consumer holds which is gone: what it had
         begun; where it reported nothing that is unfinished, see `of_grants`.

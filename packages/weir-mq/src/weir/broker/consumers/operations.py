@@ -429,6 +429,16 @@ class ConsumerRequests:
         self.cursor_leases.serve_all()
         self.cluster_operations.propose_pauses()
 
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which time brings nothing to those who wait; 0 if it may at
+        once, None if nobody waits.
+        """
+        if self.cluster_operations.has_unproposed:
+            return 0
+        dues = [self.grants.due_ms, self.cursor_leases.due_ms]
+        return min((due for due in dues if due is not None), default=None)
+
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.grants.closed(session)

@@ -139,7 +139,12 @@ class PartitionEvents:
         """Return for how long time brings nothing to those who wait, `most` milliseconds at most;
         0 or less where one of them wants to know of each tick.
         """
-        return min((one.rests_until - now_ms for one in self.waiting.values()), default=most)
+        until_ms = now_ms + most
+        for partition in self.waiting.values():
+            until_ms = min(until_ms, partition.rests_until or partition.due_ms)
+            if until_ms <= now_ms:
+                break
+        return until_ms - now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +301,22 @@ class PartitionLeader:
         """Whether somebody waits for data or a deadline."""
         consumers = self.consumers
         return (
-            consumers.grants.waiting
+            consumers.grants.due_ms is not None
             or bool(self.stable_positions)
             or self.participant.waiting
             or consumers.cursor_leases.waiting
             or consumers.cluster_operations.has_unproposed
             or self.relays.waiting
         )
+
+    @property
+    def due_ms(self) -> int | None:
+        """The monotonic time before which time brings nothing to those who wait; 0 if it may at
+        once, None if nobody waits.
+        """
+        if self.stable_positions or self.participant.waiting or self.relays.waiting:
+            return 0
+        return self.consumers.due_ms
 
     @property
     def has_gathered(self) -> bool:
@@ -470,6 +484,14 @@ class Partition:
         """Whether a fetch or pull waits here for data or its deadline."""
         leading = self.leading
         return self.fetches.waiting or (leading is not None and leading.waiting)
+
+    @property
+    def due_ms(self) -> int:
+        """The monotonic time before which time brings nothing to those who wait; 0 if it may."""
+        if self.leading is None:
+            return 0  # whether it is astray is seen with each tick
+        dues = [self.leading.due_ms, self.fetches.due_ms if self.fetches.waiting else None]
+        return min((due for due in dues if due is not None), default=0)
 
     def order(self) -> tuple[int, int]:
         """Return its barrier, 0 if it is not led here; and of partition 0, how many belong to its

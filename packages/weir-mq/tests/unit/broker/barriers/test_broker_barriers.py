@@ -190,6 +190,25 @@ def test_a_mark_comes_in_time_though_nothing_happens(rig: Any) -> None:
     assert marks(rig, asked)[0].stamp < far
 
 
+def test_a_shard_rests_until_a_mark_ends_and_hears_of_each_tick_while_a_stamp_is_awaited(
+    rig: Any,
+) -> None:
+    info = founded(rig, 2)
+    for _ in range(4):
+        rig.tick()
+        rig.settle()
+    rig.ask(1, m.AwaitMark(info.id, wait_ms=700))
+    assert rig.shard.idle_ms(1_000) == 700
+    far = stamp_at(rig.time.wall_ms() + 500)
+    asked = rig.ask(1, m.AwaitMark(info.id, 0, far, 5_000))
+    assert rig.shard.idle_ms(1_000) == 0
+    for _ in range(12):
+        rig.tick()
+        rig.settle()
+    assert len(marks(rig, asked)) == 1
+    assert rig.shard.idle_ms(5_000) > 0
+
+
 def test_who_awaits_a_mark_of_a_topic_that_goes_is_told(rig: Any) -> None:
     info = founded(rig, 1)
     asked = rig.ask(1, m.AwaitMark(info.id, wait_ms=1_000))

@@ -190,6 +190,23 @@ def test_no_more_marks_go_out_than_one_a_millisecond(upper: MarkStreams, sent: S
     assert len(sent.marks) == 51
 
 
+def test_a_mark_that_is_left_to_the_next_tick_is_late_and_none_is_where_ticks_are_rare(
+    upper: MarkStreams, sent: Sent, clock: Clock
+) -> None:
+    stream = upper.open(CALLER, TOPIC, Scope.LED)
+    for _ in range(100):
+        upper.send(stream, order(0, p0=(50, 5)))
+        clock.now += 1
+    assert not upper.has_late
+    assert len(sent.marks) == 100
+    for _ in range(51):
+        upper.send(stream, order(0, p0=(50, 5)))
+    assert upper.has_late
+    clock.now += 50
+    upper.send(stream, order(0, p0=(50, 5)))
+    assert not upper.has_late
+
+
 def test_where_nothing_is_demanded_a_mark_comes_each_second(
     upper: MarkStreams, clock: Clock
 ) -> None:

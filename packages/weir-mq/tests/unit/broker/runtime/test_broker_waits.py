@@ -106,16 +106,58 @@ def test_a_shard_need_hear_of_no_time_before_the_nearest_fetch_ends(rig: Any) ->
     for session, wait_ms in ((2, 700), (3, 300)):
         rig.connect(session)
         rig.ask(session, m.Fetch(address, 0, 1_000, wait_ms))
-    assert rig.shard.idle_ms(1_000) == 0, "nobody has looked yet when they end"
+    assert rig.shard.idle_ms(1_000) == 300
     rig.tick(50)
     assert rig.shard.idle_ms(1_000) == 250
     assert rig.shard.idle_ms(100) == 100
     rig.tick(250)
     assert len(rig.replies[3]) == 1
     assert rig.shard.idle_ms(1_000) == 400
-    rig.ask(3, m.Pull(address, "crew", 1, 1_000, 5_000))
-    rig.tick(50)
-    assert rig.shard.idle_ms(1_000) == 0, "time goes on for clusters"
+    rig.tick(400)
+    assert len(rig.replies[2]) == 1
+
+
+def test_a_shard_hears_of_time_when_the_nearest_pull_ends(rig: Any) -> None:
+    address = rig.topic(rig.connect(1)).addresses[0]
+    come_to_rest(rig)
+    for session, wait_ms in ((2, 700), (3, 300)):
+        rig.connect(session)
+        rig.ask(session, m.Pull(address, "crew", session % 2, 1_000, wait_ms))
+    rig.ask(3, m.Fetch(address, 0, 1_000, 200))
+    assert rig.shard.idle_ms(1_000) == 200
+    rig.tick(200)
+    assert rig.shard.idle_ms(1_000) == 100
+    rig.tick(100)
+    assert len(rig.replies[3]) == 2
+    assert rig.shard.idle_ms(1_000) == 400
+
+
+def test_a_shard_hears_of_each_tick_while_a_cluster_has_messages_to_do(rig: Any) -> None:
+    info, grant = rig.topic(rig.connect(1)), rig.answer(1, m.OpenProducer())
+    rig.connect(2)
+    rig.answer(1, rig.batch(info, grant, 0, b"v"))
+    fence = rig.answer(2, m.Pull(info.addresses[0], "crew", 1, 30_000, 0)).fence
+    rig.ask(2, m.Pull(info.addresses[0], "crew", 1, 30_000, 60_000))
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 0, "its lease may end"
+    rig.answer(2, m.Ack(info.addresses[0], "crew", [(fence, 0, 1)]))
+    come_to_rest(rig)
+    assert rig.shard.idle_ms(1_000) == 1_000
+
+
+def test_a_shard_hears_of_time_when_a_turn_ends_that_others_wait_for(rig: Any) -> None:
+    address = rig.topic(rig.connect(1)).addresses[0]
+    rig.connect(2)
+    assert rig.answer(1, m.TakeTurn(address, "crew", (0,), 900, 0)).fence
+    rig.ask(2, m.TakeTurn(address, "crew", (0,), 900, 5_000))
+    for _ in range(2):
+        rig.tick(50)
+        rig.settle()
+    left = rig.shard.idle_ms(1_000)
+    assert 700 <= left <= 800
+    rig.tick(left)
+    rig.settle()
+    assert rig.replies[2][-1][1].fence
 
 
 def test_a_shard_looks_at_all_partitions_before_it_rests(
