@@ -221,4 +221,4 @@ def stripes_of(table: Any) -> list[Any]:
 
 def located_in(shard: Shard) -> int:
     """How many look for offsets of partitions."""
-    return len(cast(Any, shard)._services.orders._cuts.locator._locations)
+    return len(cast(Any, shard)._services.orders._cuts.locator.locations)

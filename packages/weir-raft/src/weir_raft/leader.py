@@ -197,7 +197,7 @@ class Leader:
 
     def begin_round(self) -> None:
         """Send the round of heartbeats that reads wait for."""
-        if self.reading and not self._node_state.contacts.shared:
+        if self._reads and self.reading and not self._node_state.contacts.shared:
             self._beat()
 
     def confirm(self, sender: int, round: int) -> None:

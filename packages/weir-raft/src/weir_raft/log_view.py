@@ -195,11 +195,13 @@ class LogView:
 
     def take_unhanded(self) -> tuple[Entry, ...]:
         """The next committed entries to apply: at least one, up to max_apply_bytes, or none now."""
-        if not self.has_unhanded:
-            return ()
         lo = self.handed + 1
         end = min(self.committed, self.durable) + 1
+        if lo >= end:
+            return ()
         if lo < self._tail_first:
+            if self.handed != self.applied:  # as in has_unhanded
+                return ()
             hi = min(end, self._tail_first)
             entries = checked(self._storage.entries(lo, hi, self._config.max_apply_bytes), lo, hi)
         else:

@@ -93,7 +93,10 @@ class Configuration:
 
     def committed(self, match: Mapping[int, int]) -> int:
         """The highest index that a majority, of both halves if joint, holds durably."""
-        reached = committed_index([*map(match.get, self.voters, repeat(0))])
+        # As `committed_index` says: each acknowledgement comes by here.
+        reached = sorted(map(match.get, self.voters, repeat(0)), reverse=True)[
+            len(self.voters) // 2
+        ]
         if not self.outgoing:
             return reached
         return min(reached, committed_index([*map(match.get, self.outgoing, repeat(0))]))

@@ -247,7 +247,8 @@ class Node:
         core = self.core
         log, state = core.log, core.state
         if isinstance(state, Leader) and state.members and state.has_to_send:
-            core.queue_messages()
+            state.send()
+            state.begin_round()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = log.take_unhanded() if log.handed < log.committed else ()
         entries = log.take_unstaged() if log.staged < log.last_index else ()

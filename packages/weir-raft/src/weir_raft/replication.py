@@ -211,11 +211,12 @@ class Replication:
         """Whether a majority holds an entry of this term and all that a member acknowledged, the
         member not counted, nor any other at its place: it may have been another one before.
         """
-        match, needed = self.match(), self._first_index
-        for one in self.members.values():
-            if one.contact is member.contact:
-                match[one.id] = 0
-                needed = max(needed, one.vouched)
+        match, needed = {self._node_state.id: self._node_state.log.durable}, self._first_index
+        for id, one in self.members.items():
+            if one.contact is not member.contact:
+                match[id] = one.match
+            elif one.vouched > needed:
+                needed = one.vouched
         return self._node_state.history.newest.committed(match) >= needed
 
     @property
@@ -248,7 +249,7 @@ class Replication:
     def _replicate(self, member: Member) -> None:
         log, window = self._node_state.log, self._node_state.config.max_inflight_bytes
         while member.next <= log.last_index and member.inflight_bytes < window:
-            if member.load or not self._holds(member):
+            if member.load or (member.next < log.first_index and not self._holds(member)):
                 return
             cut = self._outgoing(member.next)
             if cut is None:

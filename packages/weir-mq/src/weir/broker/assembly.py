@@ -136,8 +136,9 @@ class Services:
         if self.meter.is_on:
             self.meter.given()
         self.orders.proceed()
-        if self.confirmations.has_work:
-            self.confirmations.proceed()
+        confirmations = self.confirmations
+        if confirmations.committed or confirmations.waiting:
+            confirmations.proceed()
         if self.auditor.has_work:
             self.auditor.proceed()
 

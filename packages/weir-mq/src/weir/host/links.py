@@ -24,7 +24,14 @@ from weir.host.outbound_link import LinkRefused, NodeAddress, OutboundLink, foun
 from weir.host.ports import RandomSource, Transport
 from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.host.trunks import TrunkEnd, Trunks
-from weir.model.ids import SET_UNKNOWN, place_node, place_of, place_shard
+from weir.model.ids import (
+    SET_UNKNOWN,
+    SHARD_BITS,
+    SHARDS_MAX,
+    place_node,
+    place_of,
+    place_shard,
+)
 from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
 from weir.protocol.link import (
     LINK_PROTOCOL,
@@ -43,6 +50,7 @@ from weir.protocol.link import (
 )
 
 _COMPLAINTS_MAX = 64
+_NO_LINKS: dict[int, OutboundLink] = {}
 
 
 class InboundLink:
@@ -341,7 +349,8 @@ class Links:
         return all(one.node != node for one in self._own.identity.members)
 
     def _outbound(self, place: int) -> OutboundLink | None:
-        return self._out.get(place_node(place), {}).get(place_shard(place))
+        # As `place_node` and `place_shard` tell: each message to a replica comes by here.
+        return self._out.get(place >> SHARD_BITS, _NO_LINKS).get(place & SHARDS_MAX - 1)
 
     # -- links that are served ----------------------------------------------------------------
 

@@ -418,9 +418,11 @@ class Batch:
         """Open the batch that begins at byte `at` of `view`; bytes behind it are left alone. One
         that was `sent_to` a group is checked for it.
         """
-        self.header: Header = parse(view, at) if sent_to < 0 else check_whole(view, sent_to, at)
-        self.view = memoryview(view)[at : at + self.header.total_size]
+        header = self.header = parse(view, at)
+        self.view = memoryview(view)[at : at + header.total_size]
         self._found: dict[int, object] | None = None
+        if sent_to >= 0:
+            check(header, self.view[:HEADER_SIZE], self.view[HEADER_SIZE:], sent_to)
 
     def __len__(self) -> int:
         return self.header.count

@@ -40,8 +40,8 @@ PING = 0
 PROOF_BYTES = 16
 
 _G = TypeVar("_G", "LinkHello", "LinkAnswer")
-_HEADER = struct.Struct("<B3xIQ")
-_HEADER_SIZE = _HEADER.size
+LINK_HEADER = struct.Struct("<B3xIQ")
+_HEADER_SIZE = LINK_HEADER.size
 _GREETING = struct.Struct("<BxH")
 _ASKED = struct.Struct("<QQQ")
 _SAID = struct.Struct("<QQQQ")
@@ -186,12 +186,7 @@ class LinkFrame(msgspec.Struct, frozen=True):
 
 def encode(kind: int, group: int, *body: Buffer) -> tuple[Buffer, ...]:
     """Return the buffers of a frame; the body's are among them as they are, uncopied."""
-    return (encode_header(kind, group, total(body)), *body)
-
-
-def encode_header(kind: int, group: int, size: int) -> bytes:
-    """Return what comes before the body of a frame, which has `size` bytes."""
-    return _HEADER.pack(kind, size, group)
+    return (LINK_HEADER.pack(kind, total(body), group), *body)
 
 
 def encode_greeting(greeting: LinkHello | LinkAnswer) -> bytes:
@@ -241,7 +236,7 @@ class LinkStream:
 
     def __init__(self) -> None:
         """Start behind the greetings."""
-        self._reassembler = Reassembler(_HEADER.size, _size)
+        self._reassembler = Reassembler(LINK_HEADER.size, _size)
 
     @property
     def pending(self) -> int:
@@ -252,7 +247,7 @@ class LinkStream:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
         found = []
         for view in self._reassembler.receive(data):
-            kind, _, group = _HEADER.unpack_from(view)
+            kind, _, group = LINK_HEADER.unpack_from(view)
             found.append(LinkFrame(kind, group, view[_HEADER_SIZE:]))
         return found
 
@@ -262,7 +257,7 @@ _ANSWER = msgspec.msgpack.Decoder(LinkAnswer)
 
 
 def _size(view: memoryview, at: int) -> int:
-    _, length, _ = _HEADER.unpack_from(view, at)
+    _, length, _ = LINK_HEADER.unpack_from(view, at)
     if length > LINK_FRAME_BYTES_MAX:
         raise RemoteProtocolError(
             f"a link frame of {length:,} bytes; {LINK_FRAME_BYTES_MAX:,} allowed"

@@ -374,7 +374,10 @@ class Log:
         active = self._active
         fits = start + SMALL_FRAME <= active.limit
         staged = self.staged = Staged(start, self._next_bound, active.segment if fits else None)
-        position = self._place(staged, SMALL_FRAME)
+        if fits:
+            position, self.tail = start, start + SMALL_FRAME
+        else:
+            position = self._place(staged, SMALL_FRAME)
         staged.buffers.extend(mark_frame(self._active.generation, position, start, staged.bound))
         return staged
 

@@ -52,8 +52,8 @@ class _Change:
 class Confirmations:
     """Asks all shards whether they keep to what was changed here, and tells others the same."""
 
-    __slots__ = ("_catalog", "_changes", "_committed", "_count", "_cutoff_ms", "_forwarder",
-                 "_node", "_outbox", "_shards", "_time", "_waiting")  # fmt: skip
+    __slots__ = ("_catalog", "_changes", "_count", "_cutoff_ms", "_forwarder", "_node", "_outbox",
+                 "_shards", "_time", "committed", "waiting")  # fmt: skip
 
     def __init__(
         self, catalog: Catalog, committed: deque[Committed], forwarder: Forwarder, outbox: Outbox,
@@ -64,7 +64,7 @@ class Confirmations:
         """
         self._cutoff_ms = cutoff_ms
         self._catalog = catalog
-        self._committed = committed
+        self.committed = committed
         self._forwarder = forwarder
         self._outbox = outbox
         self._time = time
@@ -74,37 +74,32 @@ class Confirmations:
         #: By the number that its questions have.
         self._changes: dict[int, _Change] = {}
         #: Shards that wait for a version to be reached here, and until when.
-        self._waiting: list[tuple[Caller, int, int]] = []
+        self.waiting: list[tuple[Caller, int, int]] = []
         forwarder.listen(self, ReachAccess)
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request."""
         return {ReachAccess: self._reach}
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `proceed` finds something to do."""
-        return bool(self._committed or self._waiting)
-
     def proceed(self) -> None:
         """Begin to ask about new changes, and tell those who wait for what is reached now."""
-        while self._committed:
-            one = self._committed.popleft()
+        while self.committed:
+            one = self.committed.popleft()
             self._count += 1
             until_ms = self._time.monotonic_ms() + REACHED_WITHIN_MS
             change = _Change(self._count, one, until_ms, self._others())
             self._changes[change.number] = change
             self._ask(change)
-        if self._waiting:
+        if self.waiting:
             version = self._catalog.access.version
-            for caller, wanted, _ in self._waiting:
+            for caller, wanted, _ in self.waiting:
                 if wanted <= version:
                     self._outbox.reply(caller, AccessReached(version))
-            self._waiting = [one for one in self._waiting if one[1] > version]
+            self.waiting = [one for one in self.waiting if one[1] > version]
 
     def check_deadlines(self) -> None:
         """Ask again who could not be asked, and wait no longer than was said."""
-        if not (self._changes or self._waiting):
+        if not (self._changes or self.waiting):
             return
         now = self._time.monotonic_ms()
         for change in list(self._changes.values()):
@@ -113,10 +108,10 @@ class Confirmations:
             elif now - change.asked_ms >= _AGAIN_AFTER_MS:
                 self._ask(change)
         version = self._catalog.access.version
-        for caller, _, until_ms in self._waiting:
+        for caller, _, until_ms in self.waiting:
             if until_ms <= now:
                 self._outbox.reply(caller, AccessReached(version))
-        self._waiting = [one for one in self._waiting if one[2] > now]
+        self.waiting = [one for one in self.waiting if one[2] > now]
 
     def answered(self, frame: ClientFrame) -> None:
         """Another shard says which version it keeps to, or that it cannot say."""
@@ -141,10 +136,10 @@ class Confirmations:
         if request.version <= version:
             self._outbox.reply(caller, AccessReached(version))
             return
-        if len(self._waiting) >= _WAITING_MAX:
+        if len(self.waiting) >= _WAITING_MAX:
             raise Overloaded("too many shards wait for news of access", RETRY_AFTER_MS)
         until_ms = self._time.monotonic_ms() + REACHED_WITHIN_MS
-        self._waiting.append((caller, request.version, until_ms))
+        self.waiting.append((caller, request.version, until_ms))
 
     def _others(self) -> set[int]:
         """Return the places of all other shards of the set, those of this node by number."""

@@ -49,21 +49,17 @@ _SILENT = "the leader of its partition does not answer"
 class AuditTopic:
     """Sends batches to partition 0 of the audit topic, wherever that is led."""
 
-    __slots__ = ("_answers", "_forwarder", "_number", "_outbox", "_topics")
+    __slots__ = ("_forwarder", "_number", "_topics", "answers", "own_answers")
 
     def __init__(self, topics: Topics, forwarder: Forwarder, outbox: Outbox) -> None:
         """Nothing was sent yet."""
         self._topics = topics
         self._forwarder = forwarder
-        self._outbox = outbox
         self._number = 0
-        self._answers: deque[tuple[int, Reply]] = deque()
+        #: What another shard, and this one, has answered that nobody has taken yet, by number.
+        self.answers: deque[tuple[int, Reply]] = deque()
+        self.own_answers = outbox.own
         forwarder.listen(self, Produce)
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether something was answered that nobody has taken yet."""
-        return bool(self._answers or self._outbox.own)
 
     @property
     def is_led_here(self) -> bool:
@@ -97,13 +93,13 @@ class AuditTopic:
 
     def answered(self, frame: ClientFrame) -> None:
         """Another shard answers."""
-        self._answers.append((frame.correlation, decode_reply(frame)))
+        self.answers.append((frame.correlation, decode_reply(frame)))
 
     def take_answers(self) -> list[tuple[int, Reply]]:
         """Return what was answered since the last call, by number."""
-        found = [*self._outbox.own, *self._answers]
-        self._outbox.own.clear()
-        self._answers.clear()
+        found = [*self.own_answers, *self.answers]
+        self.own_answers.clear()
+        self.answers.clear()
         return found
 
 
@@ -370,7 +366,8 @@ class Auditor:
     @property
     def has_work(self) -> bool:
         """Whether `proceed` may find something to do."""
-        return self._topic.has_answers or self.changes.has_work
+        topic = self._topic
+        return bool(topic.answers or topic.own_answers) or self.changes.has_work
 
     def stop(self) -> None:
         """Publish what was seen last, until `has_stopped`."""

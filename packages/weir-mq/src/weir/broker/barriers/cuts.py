@@ -88,8 +88,8 @@ class _Resolution:
 class CutAnswers:
     """Answers those who ask for cuts."""
 
-    __slots__ = ("_count", "_locations", "_orders", "_outbox", "_partitions",
-                 "_registry", "_resolutions", "_time", "_topics", "locator")  # fmt: skip
+    __slots__ = ("_count", "_locations", "_orders", "_outbox", "_partitions", "_registry", "_time",
+                 "_topics", "locator", "resolutions")  # fmt: skip
 
     def __init__(
         self, topics: Topics, registry: Registry, orders: BarrierAnswers, locator: OffsetLocator,
@@ -103,13 +103,10 @@ class CutAnswers:
         self._outbox = outbox
         self._time = time
         #: By number; by that of the location that is under way; and the partitions of all.
-        self._resolutions: dict[int, _Resolution] = {}
+        self.resolutions: dict[int, _Resolution] = {}
         self._locations: dict[int, _Resolution] = {}
         self._partitions = 0
         self._count = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._resolutions or self.locator or self._orders.reached)
 
     def ask(self, session: Session, caller: Caller, request: ResolveCut) -> None:
         """Answer later. Raises `UnknownTopic`, `Unauthorized`, `BadRequest` or `Overloaded`."""
@@ -117,7 +114,7 @@ class CutAnswers:
         _check(topics)
         partitions = sum(topic.partitions for topic in topics)
         if (
-            len(self._resolutions) >= CUTS_AT_ONCE_MAX
+            len(self.resolutions) >= CUTS_AT_ONCE_MAX
             or self._partitions + partitions > CUTS_PARTITIONS_MAX
         ):
             raise Overloaded("too many cuts are resolved: try again shortly", RETRY_AFTER_MS)
@@ -128,7 +125,7 @@ class CutAnswers:
                      for read in request.after if read.topic in ids
                      for partition, offset in read.offsets if partition < CUT_PARTITIONS_MAX
                      }  # fmt: skip
-        self._resolutions[one.number] = one
+        self.resolutions[one.number] = one
         self._partitions += partitions
         if request.wait_ms:
             self._await_news(one, topics)
@@ -152,13 +149,13 @@ class CutAnswers:
         Barriers that are waited for in vain come at their own deadline.
         """
         self.locator.check_deadlines()
-        for one in [one for one in self._resolutions.values() if one.is_placed]:
+        for one in [one for one in self.resolutions.values() if one.is_placed]:
             self._reply(one)
 
     def session_closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         self.locator.session_closed(session)
-        for one in [one for one in self._resolutions.values() if one.caller.session == session]:
+        for one in [one for one in self.resolutions.values() if one.caller.session == session]:
             self._end(one)
 
     # -- steps -------------------------------------------------------------------------------
@@ -207,7 +204,7 @@ class CutAnswers:
             self._refuse(one, error)
 
     def _take_barriers(self, told: OrderReached) -> None:
-        one = self._resolutions.get(told.cut)
+        one = self.resolutions.get(told.cut)
         if one is None or one.location or told.topic not in one.topics:
             return
         one.barriers[told.topic] = told.barriers
@@ -352,7 +349,7 @@ class CutAnswers:
         self._end(one)
 
     def _end(self, one: _Resolution) -> None:
-        if self._resolutions.pop(one.number, None) is None:
+        if self.resolutions.pop(one.number, None) is None:
             return
         self._partitions -= one.partitions
         if one.location:

@@ -84,8 +84,8 @@ class _Location:
 class OffsetLocator:
     """Finds offsets of partitions for this shard, and for others what it leads."""
 
-    __slots__ = ("_count", "_events", "_forwarder", "_locations", "_looked_at", "_looked_ms",
-                 "_outbox", "_reads", "_time", "_topics", "found")  # fmt: skip
+    __slots__ = ("_count", "_events", "_forwarder", "_looked_at", "_looked_ms", "_outbox", "_reads",
+                 "_time", "_topics", "found", "locations")  # fmt: skip
 
     def __init__(self, topics: Topics, forwarder: Forwarder, context: PartitionContext) -> None:
         """Look at what `topics` serve here; nobody asks yet."""
@@ -96,7 +96,7 @@ class OffsetLocator:
         self._reads = context.reads
         self._time = context.time
         #: By number.
-        self._locations: dict[int, _Location] = {}
+        self.locations: dict[int, _Location] = {}
         self._count = 0
         #: What had happened here, and when, as somebody looked for news last.
         self._looked_at = -1
@@ -106,7 +106,7 @@ class OffsetLocator:
         forwarder.listen(self, LocateOffsets)
 
     def __bool__(self) -> bool:
-        return bool(self._locations)
+        return bool(self.locations)
 
     def locate(
         self, asked: dict[int, tuple[int, int]], stamp: int, until_ms: int, news: bool = False
@@ -118,11 +118,11 @@ class OffsetLocator:
 
     def forget(self, number: int) -> None:
         """Nobody waits for that any more."""
-        self._locations.pop(number, None)
+        self.locations.pop(number, None)
 
     def ask(self, session: Session, caller: Caller, request: LocateOffsets) -> None:
         """Another shard asks. Raises `Overloaded`."""
-        if len(self._locations) >= 2 * CUTS_AT_ONCE_MAX:
+        if len(self.locations) >= 2 * CUTS_AT_ONCE_MAX:
             raise Overloaded("too many cuts are resolved: try again shortly", RETRY_AFTER_MS)
         asked = {group: (after, through) for group, after, through in request.asked}
         until_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
@@ -131,14 +131,14 @@ class OffsetLocator:
 
     def session_closed(self, session: int) -> None:
         """Forget another shard that is gone."""
-        gone = [one for one in self._locations.values()
+        gone = [one for one in self.locations.values()
                 if one.caller is not None and one.caller.session == session]  # fmt: skip
         for one in gone:
-            del self._locations[one.number]
+            del self.locations[one.number]
 
     def answered(self, frame: ClientFrame) -> None:
         """Another shard tells what it leads."""
-        location, reply = self._locations.get(frame.correlation), decode_reply(frame)
+        location, reply = self.locations.get(frame.correlation), decode_reply(frame)
         if location is None or not isinstance(reply, LocatedOffsets):
             return
         self._take(location, (Located(*one) for one in reply.found))
@@ -153,7 +153,7 @@ class OffsetLocator:
         if applied == self._looked_at or now - self._looked_ms < PROMISE_EVERY_MS:
             return
         self._looked_at, self._looked_ms = applied, now
-        for location in [one for one in self._locations.values() if one.news]:
+        for location in [one for one in self.locations.values() if one.news]:
             self._look_here(location)
             self._end_if_over(location)
 
@@ -161,7 +161,7 @@ class OffsetLocator:
         """Ask again for what is missing, and end what takes too long."""
         now = self._time.monotonic_ms()
         self._looked_ms = -PROMISE_EVERY_MS  # what was put off is looked at now
-        for location in list(self._locations.values()):
+        for location in list(self.locations.values()):
             if now >= location.until_ms:
                 self._end(location)
             elif now - location.asked_ms >= _ASK_AGAIN_MS and not location.news:
@@ -176,7 +176,7 @@ class OffsetLocator:
         self._count += 1
         number, missing = self._count, set(asked)
         location = _Location(number, asked, stamp, until_ms, news, foreign, caller, missing)
-        self._locations[number] = location
+        self.locations[number] = location
         self._gather(location)
         return number
 
@@ -254,7 +254,7 @@ class OffsetLocator:
 
     def committed(self, number: int, partition: Partition, error: Refused | None) -> None:
         """A partition holds all that was confirmed to anybody, or cannot say so now."""
-        location, group = self._locations.get(number), partition.group.id
+        location, group = self.locations.get(number), partition.group.id
         if location is None:
             return
         location.reading.discard(group)
@@ -268,7 +268,7 @@ class OffsetLocator:
         self, number: int, partition: Partition, payloads: Sequence[Buffer], failure: Refused | None
     ) -> None:
         """An entry is here that holds batches on both sides of the cut, or cannot be read."""
-        location = self._locations.get(number)
+        location = self.locations.get(number)
         if location is None:
             return
         if failure is not None:
@@ -305,7 +305,7 @@ class OffsetLocator:
             self._end(location)
 
     def _end(self, location: _Location) -> None:
-        if self._locations.pop(location.number, None) is None:
+        if self.locations.pop(location.number, None) is None:
             return
         found = location.found
         if location.caller is not None:

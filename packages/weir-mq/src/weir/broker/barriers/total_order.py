@@ -95,8 +95,9 @@ class TotalOrder:
         promises, answers = self._promises, self._answers
         if self._events.proposed:
             answers.demand_proposed()
-        if self._cuts:
-            self._cuts.proceed()
+        cuts = self._cuts
+        if cuts.resolutions or cuts.locator.locations or answers.reached:
+            cuts.proceed()
         while True:
             if promises.is_pending or self._multi.fence_wanted > promises.wanted:
                 promises.pursue()
@@ -104,7 +105,7 @@ class TotalOrder:
                 answers.answer_reached()
             if not answers.reached:
                 break
-            self._cuts.proceed()  # it may ask for more, which may be there already
+            cuts.proceed()  # it may ask for more, which may be there already
         if answers.streams.due:
             answers.send_due()
 

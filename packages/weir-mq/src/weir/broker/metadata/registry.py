@@ -158,14 +158,10 @@ class Registry:
         self._clock = clock
         self._level = level
         self._identity = identity
-        self._leads = False
+        #: Whether this node leads the registry and has applied an entry of its own term.
+        self.ready = False
         self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self)
         self._producers: Proposals[ProducerOpened, Caller | ProducerWaiter] = Proposals(self)
-
-    @property
-    def ready(self) -> bool:
-        """Whether this node leads the registry and has applied an entry of its own term."""
-        return self._leads
 
     def take_group(self, group: Group | None) -> None:
         """Decide by this group from now on; None: this node does without it."""
@@ -177,7 +173,7 @@ class Registry:
 
     def lose(self, error: NotLeader, cut_off: bool) -> None:
         """Lead no more: whoever leads next knows what became of what is under way."""
-        self._leads = False
+        self.ready = False
         for caller, _ in self._topics.lose():
             self._outbox.refuse(caller, error)
         for waiter in self._producers.lose():
@@ -325,8 +321,8 @@ class Registry:
     def _apply(self, index: int, control: ControlRecord | None) -> None:
         match control:
             case None:
-                self._leads = self.group is not None and self.group.begins_own_term(index)
-                if self._leads:
+                self.ready = self.group is not None and self.group.begins_own_term(index)
+                if self.ready:
                     self.membership.lead()
             case TopicCreated() as record:
                 self._clock.raise_to(record.stamp)

@@ -319,10 +319,13 @@ class Appender:
             taken: list[Pending] = []
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
+            early: list[Pending] = []
             size = 0
             while staged and (not records or self._joins(records[-1], size)):
                 pending = staged.popleft()
                 taken.append(pending)
+                if pending.early:
+                    early.append(pending)
                 buffers += (pending.head, pending.body)
                 records.append(pending.record)
                 size += pending.record.stored
@@ -331,7 +334,7 @@ class Appender:
             except (NotLeader, Unavailable):  # it is being handed over: all stay in line
                 staged.extendleft(reversed(taken))
                 return
-            if early := [pending for pending in taken if pending.early]:
+            if early:
                 self._group.report_durable(index)
                 self._early.append((index, early))
 

@@ -42,7 +42,7 @@ from weir.codec import U32, Buffer, crc32c, total
 from weir.errors import Halted, WeirError
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.order.clock import STAMP_FAR
-from weir.protocol.link import LinkFrame, encode_header
+from weir.protocol.link import LINK_HEADER, LinkFrame
 from weir.storage.format.frame import Kind
 from weir_raft import messages as m
 
@@ -226,16 +226,18 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
     end = U32.size + _APPEND.size + count * _ENTRY.size
     head = checked(body, end)
     _, to, sender, term, prev_index, prev_term, commit, spared = _APPEND.unpack_from(head)
-    within(term, prev_index, prev_term, commit, prev_index + count)
+    rows = [*_ENTRY.iter_unpack(head[_APPEND.size :])]
+    # A row begins with the term of its entry.
+    highest = max(rows)[0] if rows else 0
+    within(term, prev_index, prev_term, commit, prev_index + count, highest)
     entries = []
     at, index = end, prev_index
-    for entry_term, size, crc, kind in _ENTRY.iter_unpack(head[_APPEND.size :]):
+    for entry_term, size, crc, kind in rows:
         data = body[at : at + size]
         if len(data) != size or not size:
             raise BadMessage(f"an entry of {size:,} bytes, of which {len(data):,} are there")
         if kind != _BATCHES and crc32c(data) != crc:
             raise BadMessage("an entry fails its CRC-32C")
-        within(entry_term)
         index += 1
         at += size
         payload = sent_to(group, kind_of(kind), data)
@@ -259,9 +261,8 @@ def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
     for batch in payload.batches:
         if batch.stamp > STAMP_FAR or batch.offset > _OFFSET_FAR:
             raise ImpossibleMessage(f"no leader wrote offset {batch.offset}, stamp {batch.stamp}")
-    record = payload.change
-    if record is not None:
-        if payload.control is not None and not belongs(payload.control, group):
+    if payload.control is not None and (record := payload.change) is not None:
+        if not belongs(payload.control, group):
             raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
         if names_twice(record):
             raise ImpossibleMessage("a group cannot have a voter twice")
@@ -414,7 +415,7 @@ _READ: dict[int, Callable[[LinkFrame], m.Message]] = {
 def framed(kind: FrameKind, group: int, head: bytes, *payloads: Buffer) -> tuple[Buffer, ...]:
     """Return a frame with a CRC-32C before its head; payloads are not copied."""
     size = U32.size + len(head) + (total(payloads) if payloads else 0)
-    return (encode_header(kind, group, size) + U32.pack(crc32c(head)) + head, *payloads)
+    return (LINK_HEADER.pack(kind, size, group) + U32.pack(crc32c(head)) + head, *payloads)
 
 
 def within(*numbers: int) -> None:
