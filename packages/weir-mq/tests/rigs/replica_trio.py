@@ -76,6 +76,7 @@ class Node:
         self.jobs: list[Any] = []
         self.wants: set[int] = set()
         self.connects: list[ef.Connect] = []
+        self.disconnects: list[int] = []
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
         self.hangups: list[ef.Hangup] = []
         self.halts: list[ef.ReplicaHalted] = []
@@ -112,6 +113,8 @@ class Node:
                 case ef.Connect(node):
                     self.wants.add(node)
                     self.connects.append(effect)
+                case ef.Disconnect(node):
+                    self.disconnects.append(node)
                 case ef.Hangup(session, reason):
                     self.hangups.append(effect)
                     self.trio.trunks.takes(self.id, session, Kind.HANGUP, reason.encode())
@@ -252,7 +255,8 @@ class Trio:
         for node in self.live():
             for to in sorted(node.wants):
                 link = node.id, to
-                if self.nodes[to].alive and link not in self.links and link not in self.apart:
+                is_there = to in self.nodes and self.nodes[to].alive
+                if is_there and link not in self.links and link not in self.apart:
                     self.links.add(link)
                     self.runs += 1
                     level = self.nodes[to].settings.get("level", FORMAT_LEVEL)

@@ -145,6 +145,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.ForgetHub: st.builds(a.ForgetHub, ADDRESS, HUB),
     n.ListNodes: st.just(n.ListNodes()),
     n.DescribeShard: st.builds(n.DescribeShard, NATURAL),
+    n.AskNodes: st.builds(n.AskNodes),
     n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT, st.binary(max_size=32)),
     n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
     n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
@@ -447,6 +448,24 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         st.builds(a.HubList, st.lists(st.tuples(*[NATURAL] * 5), max_size=3), NATURAL),
     ),
     a.HubForgotten: (opcode_of(a.ForgetHub), st.builds(a.HubForgotten, NATURAL)),
+    n.NodesTold: (
+        opcode_of(n.AskNodes),
+        st.builds(
+            n.NodesTold,
+            st.lists(
+                st.builds(
+                    n.NodeNews,
+                    st.integers(1, NODE_MAX),
+                    TEXT,
+                    PORT,
+                    NATURAL,
+                    st.integers(-1, 9),
+                    st.binary(max_size=32),
+                ),
+                max_size=3,
+            ),
+        ),
+    ),
     n.NodeList: (
         opcode_of(n.ListNodes),
         st.builds(n.NodeList, st.lists(NODE_ROW, max_size=3), *[NATURAL] * 4),

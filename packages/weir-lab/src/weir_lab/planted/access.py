@@ -13,6 +13,8 @@ _TICKETS = f"{_UNIT}/access/test_login_tickets.py"
 _SLOWED = f"{_UNIT}/host/test_slowed_addresses.py"
 _LINKS = f"{_UNIT}/host/test_links_served.py"
 _MEMBERSHIP = f"{_UNIT}/broker/metadata/test_set_membership.py"
+_NEWS = f"{_UNIT}/broker_replicas/test_news_of_added_nodes.py"
+_BROKERSET = f"{_UNIT}/broker/test_brokerset.py"
 _SCRAM = f"{_UNIT}/access/test_scram.py"
 _TOKENS = f"{_UNIT}/access/test_tokens.py"
 _TOKEN_LOGINS = f"{_UNIT}/broker/access/test_token_logins.py"
@@ -461,6 +463,22 @@ OF_LINKS = (
         'join_key=b"" if record.birth else info.join_key,',
         "join_key=info.join_key,",
         f"{_MEMBERSHIP}::test_a_node_that_was_added_is_expected_until_it_has_come",
+    ),
+    Bug(
+        "nobody-tells-of-added-nodes",
+        "A node without a link to who leads the registry asks others who there is.",
+        "weir.broker.brokerset",
+        "if leader == self._identity.node or leader in self._links.nodes:",
+        "if True:",
+        f"{_NEWS}::test_a_node_that_was_down_hears_from_others_who_was_added",
+    ),
+    Bug(
+        "others-know-nodes-better",
+        "What the registry knows of a node counts more than what others tell.",
+        "weir.broker.brokerset",
+        'return known is None or not (known.birth or known.state == "removed")',
+        "return True",
+        f"{_BROKERSET}::test_what_others_tell_of_nodes_counts_where_less_is_known",
     ),
 )
 

@@ -4,9 +4,12 @@ groups that it leads get to where they are wanted, or away when it stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
+
+from msgspec.structs import astuple
 
 from weir.broker.api.effects import Connect, Disconnect, GuardLinks
 from weir.broker.api.events import LinkClosed, LinkOpened
@@ -36,12 +39,16 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused
 from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of, place_node, place_shard
-from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY, LINK_NODES_MAX
+from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.nodes import (
+    AskNodes,
     ChangeNode,
     DescribeShard,
     ListNodes,
     ListSets,
+    NodeNews,
+    NodesTold,
     RaiseLevel,
     Report,
     ReportLost,
@@ -52,6 +59,7 @@ from weir.protocol.client.nodes import (
     TransferLeader,
     Transferred,
 )
+from weir.protocol.frame import ClientFrame
 from weir.topology.sets import name_of
 
 #: A node that stops waits no longer for others to lead what it led.
@@ -67,7 +75,9 @@ Handler = Callable[[Session, Caller, Any], None]
 class NodeLinks:
     """The nodes that the host keeps links to, and which of those are up."""
 
-    __slots__ = ("_connected", "_guarded", "_identity", "_outbox", "_seen", "up")
+    __slots__ = (
+        "_connected", "_guarded", "_heard", "_identity", "_outbox", "_seen", "_turns", "up",
+    )  # fmt: skip
 
     def __init__(self, identity: Identity, outbox: Outbox) -> None:
         """Begin with none."""
@@ -75,6 +85,9 @@ class NodeLinks:
         self._outbox = outbox
         #: By node, what the host was told.
         self._connected: dict[int, Connect] = {}
+        #: Nodes that others told of, which the registry here does not know well enough yet.
+        self._heard: dict[int, Connect] = {}
+        self._turns = count()
         #: Whether the host was told to guard its links; None: nothing.
         self._guarded: bool | None = None
         #: All nodes and the topology, as they were when the links were last seen to.
@@ -113,7 +126,29 @@ class NodeLinks:
             for n in there
             if n.port
         }
-        self._connect(wanted | joined)
+        self._heard = {
+            node: effect for node, effect in self._heard.items() if _is_news(nodes.get(node))
+        }
+        self._connect(wanted | joined | self._heard)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the host takes links of nodes that it knows only."""
+        return self._guarded is True
+
+    def in_turn(self) -> int:
+        """Return a place that can be sent to, each in its turn; there is one."""
+        places = [*self.up]
+        return places[next(self._turns) % len(places)]
+
+    def hear(self, told: Sequence[NodeNews], nodes: Nodes) -> None:
+        """Let the host link to nodes that another node told of, as far as `nodes` do not know them:
+        the registry here may be older than they are.
+        """
+        for one in told:
+            if one.node != self._identity.node and one.port and _is_news(nodes.get(one.node)):
+                self._heard[one.node] = Connect(*astuple(one))
+        self._connect(self._connected | self._heard)
 
     def guard(self, mode: str, is_current: bool) -> None:
         """Let the host guard its links in a closed set, and no more once a current copy of the
@@ -136,6 +171,11 @@ class NodeLinks:
         for node in [node for node in self._connected if node not in wanted]:
             del self._connected[node]
             self._outbox.put(Disconnect(node))
+
+
+def _is_news(known: NodeInfo | None) -> bool:
+    """Whether what others tell of a node may be newer than what is known here."""
+    return known is None or not (known.birth or known.state == "removed")
 
 
 class BrokerSet:
@@ -171,6 +211,7 @@ class BrokerSet:
         self._moving = GroupMover(time, fitness)
         self._links = NodeLinks(identity, outbox)
         self._report_ms = 0
+        forwarder.listen(self, AskNodes)
         #: The registry's group, if its log is damaged here.
         self._lost_registry: Group | None = None
         self._hand_over_until = 0
@@ -209,6 +250,7 @@ class BrokerSet:
             self._report()
             self._report_settled()
             self._report_lost()
+            self._seek_nodes()
         if self._registry.ready and self._registry.group is not None:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.rebalance()
@@ -216,6 +258,25 @@ class BrokerSet:
             here = (group.id for group in self._groups())
             turn = self._moving.turn(here, self._catalog.nodes.unsettled)
             self._moving.look(filter(None, map(self._led, turn)), self._catalog.nodes)
+
+    def _seek_nodes(self) -> None:
+        """Ask another node who there is, if no link goes to who leads the registry: nodes that were
+        added while this one was down may lead it, and their links are not taken here until they
+        are known.
+        """
+        if not self._links.is_guarded or self._registry.ready or not self._links.up:
+            return
+        leader = self._forwarder.routes.leader(REGISTRY_GROUP)
+        if leader == self._identity.node or leader in self._links.nodes:
+            return
+        with suppress(Refused):  # others are asked in the next seconds
+            self._forwarder.ask_own(self._links.in_turn(), AskNodes())
+
+    def answered(self, frame: ClientFrame) -> None:
+        """Another node says who there is."""
+        told = decode_reply(frame)
+        if isinstance(told, NodesTold):
+            self._links.hear(told.nodes, self._catalog.nodes)
 
     def _check_itself(self) -> None:
         """Raise `Halted` where this node must not be in its set."""
@@ -364,7 +425,16 @@ class BrokerSet:
             ReportSettled: self._reported,
             ReportLost: self._reported,
             ReportSet: self._reported,
+            AskNodes: self._tell_nodes,
         }
+
+    def _tell_nodes(self, session: Session, caller: Caller, request: AskNodes) -> None:
+        rows = [
+            NodeNews(one.id, one.host, one.port, one.birth, one.brokerset, one.join_key)
+            for one in self._catalog.nodes.all()
+            if one.port
+        ]
+        self._outbox.reply(caller, NodesTold(rows[-LINK_NODES_MAX:]))
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
         if not self._catalog.nodes.all():

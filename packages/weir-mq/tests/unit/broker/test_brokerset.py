@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from weir.broker.api.effects import GuardLinks
+from weir.broker.api.effects import Connect, Disconnect, GuardLinks
 from weir.broker.api.settings import Identity
 from weir.broker.brokerset import NodeLinks
+from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.spread import UNDECLARED
+from weir.broker.records.registry import NodeChanged, NodeJoined
+from weir.protocol.client.nodes import NodeNews
 
 
 def test_links_are_guarded_at_once_and_freed_by_a_current_registry_only() -> None:
@@ -22,3 +26,28 @@ def test_links_are_guarded_at_once_and_freed_by_a_current_registry_only() -> Non
     links.guard("open", is_current=False)
     links.guard("watch", is_current=True)
     assert effects[1:] == [GuardLinks(named_only=False)]
+
+
+def test_what_others_tell_of_nodes_counts_where_less_is_known() -> None:
+    effects: list[Any] = []
+    links = NodeLinks(Identity(7), cast(Any, SimpleNamespace(put=effects.append)))
+    nodes = Nodes()
+    nodes.apply(NodeJoined(1, "host1", 6800, birth=1))
+    nodes.apply(NodeJoined(2, "host2", 6800, birth=2))
+    nodes.apply(NodeJoined(3, "host3", 6800))
+    nodes.apply(NodeJoined(4, "host4", 6800))
+    nodes.apply(NodeChanged(4, "removed"))
+    links.follow(nodes, UNDECLARED)
+    effects.clear()
+    told = [NodeNews(node, "told", 6800, 50 + node) for node in (1, 2, 3, 4, 5)]
+    links.hear([*told, NodeNews(6, "nowhere", 0, 56)], nodes)
+    assert effects == [Connect(3, "told", 6800, 53), Connect(5, "told", 6800, 55)]
+    links.hear(told, nodes)
+    assert len(effects) == 2, "it is told once"
+    nodes.apply(NodeJoined(9, "host9", 6800))
+    links.follow(nodes, UNDECLARED)
+    assert effects[2:] == [Connect(9, "host9", 6800)], "what was heard stays until it is known"
+    nodes.apply(NodeJoined(5, "host5", 6800, birth=55))
+    nodes.apply(NodeChanged(5, "removed"))
+    links.follow(nodes, UNDECLARED)
+    assert effects[3:] == [Disconnect(5)]

@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 
 from weir.errors import LevelTooHigh, LevelTooLow, NodeInUse, UnknownNode
-from weir.model.ids import NODE_MAX, Address, Natural
-from weir.model.limits import JOIN_KEY_BYTES
+from weir.model.ids import NODE_MAX, SET_UNKNOWN, Address, Natural
+from weir.model.limits import JOIN_KEY_BYTES, LINK_NODES_MAX
 from weir.protocol.client.declaration import (
     Asker,
     Control,
@@ -280,6 +280,33 @@ class ListSets(ControlRequest, frozen=True, array_like=True):
     )
 
 
+class NodeNews(Control, frozen=True, array_like=True):
+    """A node as a shard knows it: where it listens, the birth of its folder (0: unknown), its
+    BrokerSet (-1: unknown), and by which key it joins while its birth is unknown.
+    """
+
+    node: NodeId
+    host: str
+    port: Port
+    birth: Natural = 0
+    brokerset: int = SET_UNKNOWN
+    join_key: Annotated[bytes, msgspec.Meta(max_length=JOIN_KEY_BYTES)] = b""
+
+
+class NodesTold(ControlReply, frozen=True, array_like=True):
+    """The nodes that the shard knows, those that left excepted."""
+
+    nodes: Annotated[list[NodeNews], msgspec.Meta(max_length=LINK_NODES_MAX)]
+
+
+class AskNodes(ControlRequest, frozen=True, array_like=True):
+    """Only a shard of the set asks this, which has no link to who leads the registry: it may have
+    been down while that node was added, and takes its links once it knows it.
+    """
+
+    declaration = Declaration(107, Scope.HERE, NodesTold, Retry.READ, asker=Asker.SHARD)
+
+
 Report = ReportNode | ReportSettled | ReportLost | ReportSet
 #: All requests of this page.
 REQUESTS: tuple[type[Request], ...] = (
@@ -293,4 +320,5 @@ REQUESTS: tuple[type[Request], ...] = (
     ReportLost,
     ReportSet,
     ListSets,
+    AskNodes,
 )
