@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weir.model.limits import HOLD_BYTES_DEFAULT, HOLD_MS_DEFAULT, HOLDS_MAX
 from weir.relay.entries import HoldRow
 from weir.relay.rows import Tags, merged, pack_tags, unpack_tags
+from weir.topology.sets import Topology
 
 #: A child: its BrokerSet and node.
 Child = tuple[int, int]
@@ -23,6 +24,20 @@ class HoldLimits(NamedTuple):
 
     milliseconds: int = HOLD_MS_DEFAULT
     bytes_max: int = HOLD_BYTES_DEFAULT
+
+
+def limits_in(topology: Topology) -> dict[Child, HoldLimits]:
+    """Return the nodes of all tandem and access sets, and how long and how much is kept for each.
+
+    A set without a cap has the default: no disk may fill up without end.
+    """
+    return {
+        (row.id, node.number): HoldLimits(
+            row.caps.hold_seconds * 1_000 or HOLD_MS_DEFAULT,
+            row.caps.hold_bytes or HOLD_BYTES_DEFAULT,
+        )
+        for row in topology.sets if row.tier != "core" for node in row.nodes
+    }  # fmt: skip
 
 
 class Hold(NamedTuple):

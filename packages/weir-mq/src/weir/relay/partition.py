@@ -235,8 +235,10 @@ class RelayPartition:
                 self._lower.use(uppers)
             case InterestSet(tags):
                 self._wishes.tags, self._wishes.is_known = tags, True
-            case ChildrenSet(children):
+            case ChildrenSet(children, limits):
                 self.upper.holds.await_children(children)
+                if limits is not None:
+                    self.upper.holds.limit(limits)
             case RetentionSet(offset):
                 self._wishes.retention = offset
             case DemandSet(stamp):

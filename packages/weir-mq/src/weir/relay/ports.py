@@ -6,13 +6,13 @@ and carries out the effects in order. Nothing calls back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from weir.codec import Buffer
 from weir.relay.entries import AnyRecord
-from weir.relay.holds import Child
+from weir.relay.holds import Child, HoldLimits
 from weir.relay.messages import (
     Answer,
     AnyRefusal,
@@ -145,9 +145,12 @@ class InterestSet:
 
 @dataclass(frozen=True, slots=True)
 class ChildrenSet:
-    """Which nodes own this partition in the sets below."""
+    """Which nodes own this partition in the sets below. Data is kept for the nodes of `limits`
+    alone, for each within these; for any without it.
+    """
 
     children: frozenset[Child]
+    limits: Mapping[Child, HoldLimits] | None = None
 
 
 @dataclass(frozen=True, slots=True)

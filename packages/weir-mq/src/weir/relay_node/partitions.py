@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from weir.model.limits import KIB, MIB
-from weir.relay.holds import Child
 from weir.relay.lower import Me
 from weir.relay.messages import Mark, Pull
 from weir.relay.partition import RelayPartition, Settings
@@ -143,15 +142,14 @@ class RelayPartitions:
         return sends
 
     def place(
-        self, group: int, uppers: tuple[UpperNode, ...], children: frozenset[Child] | None,
-        now_ms: int,
-    ) -> Outcome:  # fmt: skip
-        """Pull from others from now on, the core behind them; these nodes pull from here, None if
+        self, group: int, uppers: tuple[UpperNode, ...], children: ChildrenSet | None, now_ms: int
+    ) -> Outcome:
+        """Pull from others from now on, the core behind them; `children` pull from here, None if
         nobody knows.
         """
         outcome = self.handle(group, UppersSet((*uppers, self._core)), now_ms)
         if children is not None:
-            more = self.handle(group, ChildrenSet(children), now_ms)
+            more = self.handle(group, children, now_ms)
             outcome.sends += more.sends
             outcome.children += more.children
         return outcome

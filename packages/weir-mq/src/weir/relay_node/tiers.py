@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.protocol.client.topology import TopologyState
-from weir.relay.holds import Child
+from weir.relay.holds import Child, HoldLimits, limits_in
+from weir.relay.ports import ChildrenSet
 from weir.relay_node.uppers import Hosts, UpperRelays
 from weir.topology.sets import Topology
 
@@ -22,6 +23,7 @@ class Tiers:
         self._fixed = fixed
         #: None before the core told it.
         self._told: TopologyState | None = None
+        self._limits: dict[Child, HoldLimits] | None = None
         self.uppers = uppers
 
     def start(self) -> None:
@@ -33,15 +35,19 @@ class Tiers:
         if self._told is not None and told.version == self._told.version:
             return False
         self._told = told
+        self._limits = limits_in(told.topology) if told.version else None
         if not self._fixed:
             self.uppers.use(uppers_in(told.topology, self._brokerset, self._node))
         return True
 
-    def children(self, topic: str) -> frozenset[Child] | None:
-        """Return the nodes that pull a topic, by its full name, from here; None while that is not
-        known. What they need is kept for a day then.
+    def children(self, topic: str) -> ChildrenSet | None:
+        """Return the nodes that pull a topic, by its full name, from here, and what is kept for
+        relays; None while that is not known. What they need is kept for a day then.
         """
-        return children_in(self._told.topology, self._brokerset, topic) if self._told else None
+        if self._told is None:
+            return None
+        found = children_in(self._told.topology, self._brokerset, topic)
+        return ChildrenSet(found, self._limits)
 
 
 def uppers_in(topology: Topology, brokerset: int, node: int) -> tuple[Hosts, ...]:

@@ -579,3 +579,18 @@ def test_a_relay_without_news_of_the_core_sends_its_children_elsewhere() -> None
     (sent,) = log.of(p.SendToChild)
     assert isinstance(sent.message, m.Answer)
     assert (sent.message.next, sent.message.age_ms) == (52, STALE_MS + 3)
+
+
+def test_a_relay_keeps_data_for_the_children_of_the_topology_within_their_caps() -> None:
+    log = Log()
+    upper, _ = log.begin(50)
+    data = batch(50, ["a", "a"], 9)
+    log.answer(upper, log.last, [Row(RowKind.BATCH, 2, 9, len(data))], data)
+    log.sync()
+    log.do(p.PullCame(5, child(52, through=51)))
+    log.do(p.PullCame(6, child(52, through=50, brokerset=41)))
+    known = {(40, 1): HoldLimits(1_000)}
+    assert log.relay.durable_through(NOW) == 50
+    log.do(p.ChildrenSet(frozenset(known), known))
+    assert log.relay.durable_through(NOW) == 51
+    assert log.relay.durable_through(NOW + 1_001) == 52

@@ -144,6 +144,46 @@ def test_a_tandem_that_is_wider_sends_only_what_is_wanted(
     play(work)
 
 
+def test_filters_widen_at_the_larger_of_both_ends(
+    core: Node, tmp_path: Path, told: list[Event]
+) -> None:
+    one, both = frozenset({"a"}), frozenset({"a", "b"})
+
+    async def ends(url: str) -> dict[int, int]:
+        async with connect(url) as client:
+            return {part.partition: part.end for part in await client.parts("t")}
+
+    async def work() -> None:
+        await fill(core, 9)
+        for tags in (one, both):
+            async with (
+                relay(core, tmp_path / "tandem", node=1, tags=tags) as upper,
+                below(core, upper, tmp_path / "access", node=2, tags=tags) as url,
+            ):
+                await until_known(url, 9)
+                if tags is one:
+                    continue
+                options: dict[str, Any] = {"follow": False, "tag": ("a", "b")}
+                with pytest.raises(BadRequest, match="keeps the tags 'a'"):
+                    await rows(url, start="earliest", **options)
+                count = await fill_until(core, 9, is_linked(told))
+                await until_known(url, count)
+                begins = await ends(core.url)
+                while True:
+                    try:
+                        assert await rows(url, start=begins, **options) == []
+                        break
+                    except BadRequest:
+                        await asyncio.sleep(0.02)
+                await fill(core, 9, count)
+                await until_known(url, count + 9)
+                truth = await rows(core.url, start=begins, **options)
+                assert len(truth) == 6
+                assert await rows(url, start=begins, **options) == truth
+
+    play(work)
+
+
 def test_a_tandem_that_is_away_or_begins_anew_costs_nothing(
     core: Node, tmp_path: Path, told: list[Event]
 ) -> None:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rigs.relay_nodes import ALL, fill, fill_until, is_linked, make_small, play, relay, rows
+from rigs.relay_nodes import (
+    ALL,
+    fill,
+    fill_until,
+    is_linked,
+    make_small,
+    play,
+    relay,
+    rows,
+    until_known,
+)
 from weir.client.client import connect
+from weir.model.limits import HOLD_BYTES_DEFAULT, HOLD_MS_DEFAULT
 from weir.protocol.client.topology import TopologyState
-from weir.relay.ports import Event
+from weir.relay.holds import HoldLimits, limits_in
+from weir.relay.ports import ChildrenSet, Event
 from weir.relay_node.tiers import Tiers, children_in, uppers_in
 from weir.relay_node.uppers import UpperRelays
 from weir.testing.memory_node import Node
 from weir.testing.nodes import free_ports
-from weir.topology.sets import SetNode, SetRow, TopicTags, Topology
+from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
 
 
 def at(number: int, port: int = 6800) -> SetNode:
@@ -50,6 +64,14 @@ def test_children_are_the_nodes_of_sets_below_that_may_hold_the_topic() -> None:
     assert children_in(TREE, 9, "a/b") == set()
 
 
+def test_each_relay_of_the_topology_has_the_limits_of_its_set() -> None:
+    caps = Caps(hold_bytes=9, hold_seconds=2)
+    sets = (*TREE.sets[:2], SetRow(8, "capped", "access", 1, nodes=(at(2),), caps=caps))
+    assert limits_in(Topology(1, sets)) == {
+        (4, 4): HoldLimits(HOLD_MS_DEFAULT, HOLD_BYTES_DEFAULT), (8, 2): HoldLimits(2_000, 9)
+    }  # fmt: skip
+
+
 def test_the_command_line_goes_before_the_topology() -> None:
     async def work() -> None:
         for fixed, found in ((hosts(77), hosts(77)), ((), hosts(1, 2, 6800))):
@@ -59,8 +81,10 @@ def test_the_command_line_goes_before_the_topology() -> None:
             assert tiers.children("a/b") is None
             assert tiers.take(TopologyState(3, TREE))
             assert not tiers.take(TopologyState(3, TREE))
-            assert tiers.children("a/b") == frozenset()
+            assert tiers.children("a/b") == ChildrenSet(frozenset(), limits_in(TREE))
             assert [uppers.find(one).hosts for one in uppers.nodes] == [*found]  # type: ignore[union-attr]
+            tiers.take(TopologyState(0, Topology()))
+            assert tiers.children("a/b") == ChildrenSet(frozenset()), "there is no topology"
             await uppers.close()
 
     play(work)
@@ -107,5 +131,52 @@ def test_a_relay_pulls_from_the_set_above_it(core: Node, tmp_path: Path, told: l
             while len(found := await rows(url, **ALL)) < count:
                 await asyncio.sleep(0.02)
             assert found == await rows(core.url, **ALL)
+
+    play(work)
+
+
+def test_the_core_keeps_for_a_day_what_a_relay_that_is_away_needs(
+    core: Node, tmp_path: Path
+) -> None:
+    hour = 3_600
+    sets = (
+        SetRow(0, "core", "core", nodes=(at(1, 6801),)),
+        SetRow(4, "near", "access", 1, nodes=(at(7, 6802),), upper=(0,)),
+    )
+
+    async def start(topic: str) -> int:
+        async with connect(core.url) as client:
+            return min(part.start for part in await client.parts(topic))
+
+    async def pass_hours(hours: int, until: Callable[[], Awaitable[bool]]) -> None:
+        """Let time pass, and wait until retention has let something go by that."""
+        for _ in range(hours // 4):
+            await asyncio.to_thread(core.advance, 4 * hour)
+        while not await until():
+            await asyncio.sleep(0.02)
+
+    async def other_is_gone() -> bool:
+        return await start("other") == 1
+
+    async def is_gone() -> bool:
+        return await start("t") == 11
+
+    async def work() -> None:
+        of: dict[str, Any] = {"brokerset": 4, "node": 7, "topics": frozenset({"default/t"})}
+        async with connect(core.url) as client:
+            await client.topology.apply(Topology(0, sets), 0)
+            for topic in ("t", "other"):
+                await client.create_topic(topic, partitions=1, retention="1h", order="total")
+            await client.publish("other", b"1")
+        async with relay(core, tmp_path, **of) as url:
+            await fill(core, 6)
+            await until_known(url, 6)
+        await fill(core, 5, 6)
+        await pass_hours(12, other_is_gone)
+        assert await start("t") <= 6, "what the relay lacks stays"
+        async with relay(core, tmp_path, **of) as url:
+            await until_known(url, 11)
+            assert [row[1] for row in await rows(url, **ALL)][-5:] == [6, 7, 8, 9, 10]
+        await pass_hours(32, is_gone)
 
     play(work)

@@ -19,10 +19,10 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, LevelTooLow, Refused, TopologyChanged, Unauthorized
 from weir.model.ids import SET_UNKNOWN
-from weir.model.limits import FORMAT_LEVEL_TOPOLOGY, HOLD_BYTES_DEFAULT, HOLD_MS_DEFAULT
+from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client import topology as t
 from weir.protocol.client.messages import Reply
-from weir.relay.holds import Child, HoldLimits
+from weir.relay.holds import Child, HoldLimits, limits_in
 from weir.topology.checks import check
 from weir.topology.sets import TopicTags, Topology, name_of
 
@@ -76,17 +76,8 @@ class AppliedTopology:
         return held
 
     def relays(self) -> dict[Child, HoldLimits]:
-        """Return the nodes of all tandem and access sets, and how much is kept for each, how long.
-
-        A set without a cap on bytes has the default: no disk may fill up without end.
-        """
-        return {
-            (row.id, node.number): HoldLimits(
-                row.caps.hold_seconds * 1_000 or HOLD_MS_DEFAULT,
-                row.caps.hold_bytes or HOLD_BYTES_DEFAULT,
-            )
-            for row in self.topology.sets if row.tier != "core" for node in row.nodes
-        }  # fmt: skip
+        """Return the nodes of all tandem and access sets, and how much is kept for each."""
+        return limits_in(self.topology)
 
     def check_tags(
         self, topic: str, brokerset: int, node: int, tags: tuple[str, ...] | None
