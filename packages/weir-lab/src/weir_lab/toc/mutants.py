@@ -99,6 +99,8 @@ MUTANTS = (
            ("I16",)),
     Mutant("a sender that joins gets a window before others have given theirs up", _RECEIVING,
            "free = budget - self.granted", "free = budget", 0, ("Bounded",)),
+    Mutant("a window that an overtaken ACK tells is taken", _SENDING,
+           "if number >= flow.ack_number:", "if True:", 3549, ("I9", "I16")),
     Mutant("stamps are compared without unwrapping", _PACKET,
            "return near + ((low - near + _HALF) & _LOW) - _HALF", "return low", 0,
            ("I9", "I1", "I4", "I8", "I16")),

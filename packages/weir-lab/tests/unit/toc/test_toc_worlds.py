@@ -23,6 +23,8 @@ ONCE_BROKEN = {
     377: "a port that broke again before its removal stayed frozen for ever",
     1065: "a cable was taken out that alone kept barriers below an earlier failure",
     2046: "a process that failed as it joined had a failure stamp below what others had delivered",
+    3542: "a link that came back twice during one failure was not removed in its last epoch",
+    3549: "an overtaken ACK told a larger window, and a hole in the stream was never filled",
 }
 
 

@@ -303,6 +303,11 @@ class FailureState:
         commands = self._routes()
         if port not in self._unsettled():  # if it has been removed before, that changes nothing
             commands.append(Remove(report.switch, report.neighbour, report.epoch))
+        for failure in self.failures.values():
+            # It may have been back before, and be frozen since then in a later epoch.
+            failure.inputs = tuple(
+                report if (one.switch, one.neighbour) == port else one for one in failure.inputs
+            )
         self._decided.discard(port)
         self._reconsider()
         return commands

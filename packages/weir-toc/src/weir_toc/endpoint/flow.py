@@ -79,8 +79,9 @@ class Flow:
     def __init__(self, to: int, now: int, config: EndpointConfig) -> None:
         interval = config.interval
         self.to = to
-        #: What the receiver granted; 0 until it has answered.
+        #: What the receiver granted; 0 until it has answered. The number of the ACK that said so.
         self.window = 0
+        self.ack_number = 0
         #: The bytes of parts that hold credits.
         self.used = 0
         self.congestion = CongestionWindow(config.window_min, config.reorder_budget)

@@ -138,6 +138,9 @@ class Source:
     told: int = 0
     granted: int = 0
     asked_at: int = 0
+    #: How many ACKs it was sent, and which one was the first to tell it this window.
+    acks: int = 0
+    told_since: int = 0
     #: Bytes in memory, and bytes released since the last ACK.
     buffered: int = 0
     unreported: int = 0
@@ -259,7 +262,9 @@ class Receiver:
         source = self._sources.get(packet.source)
         if source is None:
             source = self._sources[packet.source] = Source(packet.source)
-        if source.told and window == source.told:
+        # A confirmation that was overtaken may be of the same window at another time.
+        number = wire.unwrap_psn(packet.psn, source.acks)
+        if source.told and window == source.told and number >= source.told_since:
             source.granted = source.told
         self._divide(now)
         source.best_effort.ack_now = source.reliable.ack_now = True
@@ -337,7 +342,8 @@ class Receiver:
         ack = Acknowledgement(service.value, source.told, stream.released, seen.through,
                               stream.packets, stream.marked, ranges)  # fmt: skip
         flags = wire.CONFIRM if source.told < source.granted else 0
-        self._outbox.queue(now, Packet(wire.ACK, 0, source.process, flags=flags,
+        source.acks += 1
+        self._outbox.queue(now, Packet(wire.ACK, 0, source.process, psn=source.acks, flags=flags,
                                        payload=wire.encode_ack(ack)))  # fmt: skip
         stream.packets = stream.marked = 0
         stream.ack_now = stream.ack_soon = False
@@ -354,6 +360,7 @@ class Receiver:
         for source in sources:
             if source.told > share:
                 source.told = share
+                source.told_since = source.acks + 1
                 source.asked_at = now
                 source.best_effort.ack_now = True
         for source in sources:
@@ -362,6 +369,7 @@ class Receiver:
             # smaller one is not confirmed: the two could not be told apart.
             if source.told == source.granted and source.told + more >= floor and more > 0:
                 source.told += more
+                source.told_since = source.acks + 1
                 source.granted = source.told
                 free -= more
                 source.best_effort.ack_now = True

@@ -154,11 +154,14 @@ class Sender:
                 flow.congestion.lost()
         if not flow.window and ack.window:
             flow.retry_at = now + flow.trips.timeout
-        # An ACK that was overtaken may tell an older window. The receiver refuses what exceeds its
-        # own, and later ACKs tell it again.
-        shrank = ack.window < flow.window
-        flow.window = ack.window
-        flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
+        # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
+        # be refused, and its hole keep all behind it in the receiver's memory.
+        number = wire.unwrap_psn(packet.psn, flow.ack_number)
+        if number >= flow.ack_number:
+            flow.ack_number = number
+            shrank = ack.window < flow.window
+            flow.window = ack.window
+            flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
         self._confirm_window(now, flow)
         self._grant(now, [flow])
 
@@ -392,7 +395,8 @@ class Sender:
     def _connect(self, now: int, flow: Flow, window: int) -> None:
         """Ask for an ACK; a window that is not 0 is confirmed."""
         payload = wire.encode_count(window)
-        self._outbox.queue(now, Packet(wire.CONNECT, 0, flow.to, payload=payload))
+        packet = Packet(wire.CONNECT, 0, flow.to, psn=flow.ack_number, payload=payload)
+        self._outbox.queue(now, packet)
 
     def _confirm_window(self, now: int, flow: Flow) -> None:
         """Tell the receiver that its smaller window is kept, once nothing exceeds it."""

@@ -7,6 +7,8 @@ import pytest
 from rigs.one_rack import OneRack, T
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import (
+    Counters,
+    EndpointConfig,
     Excluded,
     Left,
     Message,
@@ -16,6 +18,7 @@ from weir_toc.endpoint.events import (
     Service,
     Settled,
 )
+from weir_toc.endpoint.receiving import Receiver
 from weir_toc.endpoint.sending import RECALLS_AT_ONCE
 from weir_toc.errors import Fenced, InvalidScattering, SendBufferFull
 from weir_toc.packet import Packet
@@ -402,3 +405,54 @@ def test_what_was_not_sent_to_a_failed_process_never_leaves() -> None:
     rack.carry()
     assert SendFailed(ticket, 0, C, Reason.PROCESS_FAILED, R) in rack.events[A]
     assert rack.endpoints[A].describe()["buffered"] == 0
+
+
+def test_an_ack_that_was_overtaken_tells_no_window() -> None:
+    rack = OneRack(2)
+    rack.send(A, R, (B, b"connects"))
+    rack.run(5)
+
+    def acknowledge(number: int, window: int) -> None:
+        ack = wire.Acknowledgement(wire.DATA_R, window, 1, 1)
+        packet = wire.Packet(wire.ACK, B, A, psn=number, payload=wire.encode_ack(ack))
+        rack.endpoints[A].receive(rack.now, [wire.encode(packet)])
+
+    acknowledge(1_000, 2_000)
+    acknowledge(999, 60_000)
+    ticket = rack.send(A, R, (B, bytes(4_000)))
+    assert not any(isinstance(one, Left) and one.ticket == ticket for one in rack.events[A])
+    acknowledge(1_001, 60_000)
+    rack.carry()
+    assert any(isinstance(one, Left) and one.ticket == ticket for one in rack.events[A])
+
+
+def test_a_confirmation_of_an_earlier_time_frees_no_window() -> None:
+    """A window may be told twice: what was confirmed of the first time is none of the second."""
+    sent: list[wire.Packet] = []
+
+    class Box:
+        def queue(self, _now: int, packet: wire.Packet) -> None:
+            sent.append(packet)
+
+    config = EndpointConfig(reorder_budget=100_000, part_max=10_000)
+    receiver = Receiver(config, Box(), Counters(), (0, 0))
+
+    def connect(source: int, window: int, number: int = 0) -> int:
+        """Return the window that it is told, by an ACK with this number."""
+        receiver.connect(1, wire.Packet(wire.CONNECT, source, B, psn=number), window)
+        receiver.acknowledge(1)
+        ack = next(one for one in reversed(sent) if one.to == source)
+        return wire.decode_ack(ack.payload).window
+
+    assert connect(7, 0) == 100_000
+    assert connect(8, 0) == 0
+    old = max(one.psn for one in sent if one.to == 7)
+    assert connect(7, 50_000, old) == 50_000
+    assert connect(8, 0) == 50_000
+    receiver.process_failed(8, 0)
+    assert connect(7, 0) == 100_000
+    assert connect(9, 0) == 0
+    assert connect(7, 50_000, old) == 50_000  # sent before, and repeated by the network
+    assert connect(9, 0) == 0
+    assert connect(7, 50_000, max(one.psn for one in sent if one.to == 7)) == 50_000
+    assert connect(9, 0) == 50_000

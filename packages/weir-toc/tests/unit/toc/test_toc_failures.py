@@ -92,6 +92,18 @@ def test_a_cable_that_no_process_needs_is_removed_at_once() -> None:
     assert routes == {SPINES[0]: {0}, SPINES[1]: {0, 1}}
 
 
+def test_a_link_that_comes_back_twice_during_a_failure_is_removed_in_its_last_epoch() -> None:
+    one = state()
+    port = RACKS[0], SPINES[0]
+    silent(one, (RACKS[0], B, 77), (*port, 70), (*port[::-1], 71))
+    one.apply(Decide())
+    assert but_routes(one.apply(LinkJoined(*port))) == []  # at the end of the failure
+    one.apply(InputSilent(*port, 2, 70))
+    assert but_routes(one.apply(LinkJoined(*port))) == []
+    one.apply(Completed(1, A))
+    assert Remove(*port, 2) in one.apply(Completed(1, C))
+
+
 def test_a_cable_that_breaks_later_waits_for_the_failures_before_it() -> None:
     """Behind it lies the register that keeps barriers below the stamp of the first failure."""
     one = state()
