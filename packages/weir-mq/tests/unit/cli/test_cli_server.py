@@ -191,3 +191,13 @@ def test_flags_are_shown_as_serve_takes_them(capsys: pytest.CaptureFixture[str])
 def test_the_sample_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "sample"]) == 0
     assert capsys.readouterr().out == sample()
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1", "weir://host:port", "weir://"])
+def test_an_upper_relay_has_an_address_of_weir(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data", str(tmp_path / "relay")]
+    assert main(["relay", "weir://127.0.0.1:1", *data, "--upper", url]) == 2
+    assert "--upper" in capsys.readouterr().err
+    assert not (tmp_path / "relay").exists()
