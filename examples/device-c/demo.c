@@ -6,8 +6,12 @@
  * each. With LOSE, the connection is cut once, just behind that publish: it is sent again, and is in
  * the topic once. BOOT must rise with every run of the same HUB: a real device keeps it in flash.
  * A hub of a fleet finds its secret, 64 hex digits, in the environment as WEIR_SECRET, and signs its
- * frames if the fleet demands that. */
+ * frames if the fleet demands that. With WEIR_CA, the CA of the set, it speaks TLS, if it was built so;
+ * WEIR_CERTIFICATE and WEIR_KEY are its own, which is a proof as well. */
 #include "weir_proof.h"
+#ifdef WEIR_TLS
+#include "weir_tls.h"
+#endif
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,10 +19,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +33,7 @@ enum {
     ROOM = 2048,         /* the largest frame that it takes, so the most that it pulls */
     ANSWER_MS = 5000,    /* without an answer for so long, it connects again */
     HELLO_MS = 15000,    /* but for hello: it may have to wait to be let in */
+    TLS_MS = 30000,      /* handshakes are done in turn when all devices come at once */
     PING_MS = 30000,     /* a device that only waits says so, so often */
     TRIES_MAX = 12,      /* of one request; each waits twice as long as the one before */
     PAUSE_MS = 50,
@@ -46,6 +53,9 @@ static uint8_t secret[WEIR_SECRET_SIZE];
 static int has_secret, is_signed;
 static uint32_t connections; /* of this boot: with it, a nonce that never comes twice */
 static weir_signer sends, takes;
+#ifdef WEIR_TLS
+static weir_tls *tls;    /* NULL: plaintext */
+#endif
 
 static void die(const char *what)
 {
@@ -55,6 +65,10 @@ static void die(const char *what)
 
 static void hang_up(void)
 {
+#ifdef WEIR_TLS
+    if (tls != NULL)
+        weir_tls_close(tls);
+#endif
     if (line >= 0)
         close(line);
     line = -1;
@@ -74,10 +88,39 @@ static void pause_before(int attempt)
     nanosleep(&wait, NULL);
 }
 
+static ssize_t put(const uint8_t *bytes, size_t size)
+{
+#ifdef WEIR_TLS
+    if (tls != NULL)
+        return weir_tls_send(tls, bytes, size);
+#endif
+    return send(line, bytes, size, MSG_NOSIGNAL);
+}
+
+static ssize_t get(uint8_t *bytes, size_t room)
+{
+#ifdef WEIR_TLS
+    if (tls != NULL)
+        return weir_tls_receive(tls, bytes, room);
+#endif
+    return recv(line, bytes, room, 0);
+}
+
+/* Wait until there is something to get: above 0, 0 if nothing came in time, -1 for an error. */
+static int wait_for_bytes(int wait_ms)
+{
+#ifdef WEIR_TLS
+    if (tls != NULL && weir_tls_has_more(tls))
+        return 1;
+#endif
+    struct pollfd ready = {line, POLLIN, 0};
+    return poll(&ready, 1, wait_ms);
+}
+
 static int send_all(const uint8_t *bytes, size_t size)
 {
     while (size > 0) {
-        ssize_t sent = send(line, bytes, size, MSG_NOSIGNAL);
+        ssize_t sent = put(bytes, size);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent <= 0)
@@ -106,11 +149,10 @@ static int receive(weir_reply *reply, int wait_ms)
         }
         if (in_size == sizeof in)
             return -1; /* larger than was asked for */
-        struct pollfd ready = {line, POLLIN, 0};
-        int found = poll(&ready, 1, wait_ms);
+        int found = wait_for_bytes(wait_ms);
         if (found == 0)
             return 0;
-        ssize_t got = found < 0 ? -1 : recv(line, in + in_size, sizeof in - in_size, 0);
+        ssize_t got = found < 0 ? -1 : get(in + in_size, sizeof in - in_size);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -198,6 +240,41 @@ static int greet(void)
     return 0;
 }
 
+/* Shake hands by TLS, if the demo is to; a broker that is not trusted is none to ask again. */
+static int secure(void)
+{
+#ifdef WEIR_TLS
+    struct timeval patience = {TLS_MS / 1000, 0}; /* half a record must not hold it for ever */
+    if (tls == NULL)
+        return 0;
+    setsockopt(line, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    int found = weir_tls_open(tls, line);
+    if (found == -2)
+        die(weir_tls_why(tls));
+    if (found != 0)
+        return -1;
+#endif
+    return 0;
+}
+
+static void begin_tls(void)
+{
+    const char *ca = getenv("WEIR_CA");
+    if (ca == NULL)
+        return;
+#ifdef WEIR_TLS
+    signal(SIGPIPE, SIG_IGN);
+    const char *name = getenv("WEIR_SERVER_NAME");
+    tls = weir_tls_new(ca, name != NULL ? name : host, getenv("WEIR_CERTIFICATE"),
+                       getenv("WEIR_KEY"));
+    if (tls == NULL)
+        die("the files of WEIR_CA, WEIR_CERTIFICATE and WEIR_KEY cannot be read, or do not fit");
+#else
+    die("WEIR_CA is set, and this demo was built without TLS: install libssl-dev, make clean, make");
+#endif
+}
+
 static int dial(void)
 {
     struct addrinfo hints = {0}, *found, *at;
@@ -215,7 +292,7 @@ static int dial(void)
     int on = 1;
     setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     notified = 0;
-    return greet();
+    return secure() == 0 ? greet() : -1;
 }
 
 /* Ask until there is an answer that asking again would not change. Safe for all but a publish
@@ -334,6 +411,7 @@ int main(int count, char **arguments)
         }
         has_secret = 1;
     }
+    begin_tls();
     srand((unsigned)hub ^ boot);
     publish_all(messages, count > 8 ? (uint32_t)strtoul(arguments[8], NULL, 0) : 0);
     subscribed = 1;
