@@ -7,29 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
-from importlib import metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli import dev, inspect, messages, server, work
-from weir.cli.access import audit, context_verbs, tokens
-from weir.cli.access import verbs as access
-from weir.cli.admin import (
-    certificates,
-    clusters,
-    devices,
-    fleets,
-    nodes,
-    quotas,
-    relays,
-    schemas,
-    sinks,
-    topics,
-    topology,
-)
-from weir.cli.backup import verbs as backup
-from weir.cli.doctor import doctor
+from weir.cli.access.context_verbs import add_context_option
 from weir.cli.process import (
     CLOSED,
     EXIT_UNREAD,
@@ -39,8 +22,6 @@ from weir.cli.process import (
     not_installed,
     replace_closed,
 )
-from weir.cli.spark import pipeline
-from weir.cli.spark import verbs as spark
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -48,6 +29,42 @@ if TYPE_CHECKING:
 
 #: Where other distributions name the verbs that they add: Typer apps, or functions of one command.
 VERBS = "weir.verbs"
+#: Our verbs in the order of the help, which lists those of one command first, and where each is: a
+#: function, or a Typer app. A process runs one verb, and loads no module of another.
+_OURS = {
+    "init": "weir.cli.server:init",
+    "serve": "weir.cli.server:serve",
+    "relay": "weir.cli.admin.relays:relay",
+    "dev": "weir.cli.dev:dev",
+    "topic": "weir.cli.admin.topics:app",
+    "cluster": "weir.cli.admin.clusters:app",
+    "device": "weir.cli.admin.devices:app",
+    "cert": "weir.cli.admin.certificates:app",
+    "fleet": "weir.cli.admin.fleets:app",
+    "quota": "weir.cli.admin.quotas:app",
+    "node": "weir.cli.admin.nodes:app",
+    "topology": "weir.cli.admin.topology:app",
+    "schema": "weir.cli.admin.schemas:app",
+    "sink": "weir.cli.admin.sinks:app",
+    "user": "weir.cli.access.verbs:user_app",
+    "role": "weir.cli.access.verbs:role_app",
+    "acl": "weir.cli.access.verbs:acl_app",
+    "access": "weir.cli.access.verbs:access_app",
+    "context": "weir.cli.access.context_verbs:context_app",
+    "token": "weir.cli.access.tokens:token_app",
+    "spark": "weir.cli.spark.verbs:app",
+    "pipeline": "weir.cli.spark.pipeline:app",
+    "pub": "weir.cli.messages:pub",
+    "tail": "weir.cli.messages:tail",
+    "sub": "weir.cli.messages:sub",
+    "work": "weir.cli.work:work",
+    "inspect": "weir.cli.inspect:inspect",
+    "config": "weir.cli.server:config_app",
+    "audit": "weir.cli.access.audit:audit",
+    "doctor": "weir.cli.doctor.doctor:doctor",
+    "backup": "weir.cli.backup.verbs:backup",
+    "restore": "weir.cli.backup.verbs:restore",
+}
 #: What weir-lab adds; without it these verbs say what to install.
 LAB_VERBS = frozenset({"bench", "chaos", "demo", "lab", "sim"})
 #: What the program answers without any verb.
@@ -79,38 +96,6 @@ app = typer.Typer(
     # Plain help: the rich one would double the time that `weir --help` takes.
     rich_markup_mode=None,
 )
-app.command()(server.init)
-app.command()(server.serve)
-app.command()(relays.relay)
-app.command()(dev.dev)
-app.add_typer(topics.app)
-app.add_typer(clusters.app)
-app.add_typer(devices.app)
-app.add_typer(certificates.app)
-app.add_typer(fleets.app)
-app.add_typer(quotas.app)
-app.add_typer(nodes.app)
-app.add_typer(topology.app)
-app.add_typer(schemas.app)
-app.add_typer(sinks.app)
-app.add_typer(access.user_app)
-app.add_typer(access.role_app)
-app.add_typer(access.acl_app)
-app.add_typer(access.access_app)
-app.add_typer(context_verbs.context_app)
-app.add_typer(tokens.token_app)
-app.add_typer(spark.app)
-app.add_typer(pipeline.app)
-app.command()(messages.pub)
-app.command()(messages.tail)
-app.command()(messages.sub)
-app.command()(work.work)
-app.command()(inspect.inspect)
-app.add_typer(server.config_app)
-app.command()(audit.audit)
-app.command()(doctor.doctor)
-app.command()(backup.backup)
-app.command()(backup.restore)
 
 
 @app.callback(invoke_without_command=True)
@@ -172,56 +157,46 @@ def _command(verb: str) -> Command:
     All verbs take a tenth of a second to build, and each process uses one. Raises
     `ModuleNotFoundError` for a verb of weir-lab where weir-lab is not installed.
     """
-    one = copy(app)
-    one.registered_commands = [
-        known
-        for known in app.registered_commands
-        if known.callback is not None and known.callback.__name__ == verb
-    ]
-    one.registered_groups = [
-        known
-        for known in app.registered_groups
-        if known.typer_instance is not None and known.typer_instance.info.name == verb
-    ]
-    if one.registered_commands or one.registered_groups or verb in _NO_VERB:
-        return _built(one)
+    if verb in _OURS:
+        return _built([_loaded(_OURS[verb])])
+    if verb in _NO_VERB:
+        return _built([])
     if found := [*_added(verb)]:
-        return _built(_with(one, found))
+        return _built(found)
     if verb in LAB_VERBS:
         raise ModuleNotFoundError(f"no verb {verb}", name="weir_lab")
     return whole_command()
 
 
-def _built(one: typer.Typer) -> Command:
-    return context_verbs.add_context_option(typer.main.get_command(one))
-
-
 def whole_command() -> Command:
     """Return the command that knows all verbs, those of other distributions included."""
-    return _built(_with(copy(app), [*_added()]))
+    return _built([*map(_loaded, _OURS.values()), *_added()])
+
+
+def _loaded(place: str) -> object:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _added(verb: str = "") -> Iterator[object]:
     """Yield verbs of other distributions: all, or one by name. Ours go before those."""
-    ours = {known.callback.__name__ for known in app.registered_commands if known.callback}
-    groups = [known.typer_instance for known in app.registered_groups]
-    ours |= {str(group.info.name) for group in groups if group is not None}
+    from importlib import metadata  # takes as long as all else that a verb loads
+
     for point in sorted(metadata.entry_points(group=VERBS)):
-        if point.name not in ours and verb in ("", point.name):
+        if point.name not in _OURS and verb in ("", point.name):
             yield point.load()
 
 
-def _with(one: typer.Typer, verbs: Sequence[object]) -> typer.Typer:
-    """Return a copy of an app that knows these verbs as well."""
-    more = typer.Typer()
+def _built(verbs: Sequence[object]) -> Command:
+    """Return a command that knows these verbs: Typer apps, and functions of one command."""
+    one = copy(app)
+    one.registered_commands, one.registered_groups = [], []
     for verb in verbs:
         if isinstance(verb, typer.Typer):
-            more.add_typer(verb)
+            one.add_typer(verb)
         elif callable(verb):
-            more.command()(verb)
-    one.registered_commands = [*one.registered_commands, *more.registered_commands]
-    one.registered_groups = [*one.registered_groups, *more.registered_groups]
-    return one
+            one.command()(verb)
+    return add_context_option(typer.main.get_command(one))
 
 
 def run() -> None:
