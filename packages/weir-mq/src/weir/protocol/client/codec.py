@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,10 +67,23 @@ _REPLIES: dict[int, type[m.ControlReply]] = {
     for kind in m.REQUESTS
     if (answer := kind.declaration.answer) is not None and issubclass(answer, m.ControlReply)
 }
-_REQUEST_DECODERS = {
-    op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items() if kind is not m.Produce
-}
-_REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
+
+
+class _Decoders(dict[int, msgspec.msgpack.Decoder[Any]]):
+    """Decoders by opcode, each made when it is first asked for: a process needs few of them, and to
+    make all takes as long as to load ten modules. Raises `KeyError` for an unknown opcode.
+    """
+
+    def __init__(self, kinds: Mapping[int, type[Any]]) -> None:
+        self._kinds = kinds
+
+    def __missing__(self, opcode: int) -> msgspec.msgpack.Decoder[Any]:
+        made = self[opcode] = msgspec.msgpack.Decoder(self._kinds[opcode])
+        return made
+
+
+_REQUEST_DECODERS = _Decoders(_REQUESTS)
+_REPLY_DECODERS = _Decoders(_REPLIES)
 _REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
 _THROTTLED = msgspec.msgpack.Decoder(Throttled)
 #: Frames that may be as long as batches are: those of large requests, and of what a later release
@@ -164,11 +177,10 @@ def decode_request(frame: ClientFrame) -> m.Request:
             raise BadRequest(f"level {level} is not known here")
         address = tuple.__new__(Address, (shard, log, group, node))  # in C: there are many
         return m.Produce(address, seen, body[_PRODUCED.size :], level)
-    decoder = _REQUEST_DECODERS.get(frame.opcode)
-    if decoder is None:
+    if frame.opcode not in _REQUESTS:
         raise UnknownOpcode(f"opcode {frame.opcode} is not known here", frame.opcode)
     try:
-        request: m.Request = decoder.decode(frame.body)
+        request: m.Request = _REQUEST_DECODERS[frame.opcode].decode(frame.body)
     except _MALFORMED as error:
         raise BadRequest(_complaint(_REQUESTS[frame.opcode], error)) from None
     return request
