@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import weir
+from weir.server.interpreter import environment
 from weir_lab.proofs.source_hash import package_hash
 
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
@@ -27,7 +27,7 @@ JUDGE = "test_every_promise_is_kept_in_drawn_worlds"
 #: Of each player: what it prints, and a file that is locked for as long as it plays.
 _SAID = ("out", "err")
 _AT_WORK = "at-work"
-_SOURCE = Path(weir.__file__).parents[1]
+
 #: Whatever ends the session closes its end of the pipe, and that ends the player.
 _PLAYER = """
 import os, sys, threading
@@ -74,7 +74,7 @@ class ManySeeds:
             fcntl.flock(held, fcntl.LOCK_EX)  # the player has it, too, and for as long as it lives
             player = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PLAYER, *asked],
-                env={**os.environ, "PYTHONPATH": str(_SOURCE)},
+                env=environment(),
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=complained,
