@@ -61,6 +61,12 @@ BASES: Mapping[str, str] = {
     "weir_lab.sim.programs.shipped.producers.ShippedProducer": "made by the workload, by its class",
 }
 
+#: Records of weir-mq that are dataclasses, and why they are no structs.
+DATACLASSES: Mapping[str, str] = {
+    "weir.broker.state.clusters.ClusterState": "what it finds quickly is no part of its equality",
+    "weir.broker.state.clusters.Cursor": "what it finds quickly is no part of its equality",
+}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: What every named tuple has.
 PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
@@ -161,6 +167,15 @@ def is_record(node: ast.ClassDef) -> bool:
     made_of = {ast.unparse(one) for one in (*node.bases, *node.decorator_list)}
     named = {text.split("(")[0].split(".")[-1] for text in made_of}
     return bool(named & RECORDS)
+
+
+def dataclasses(root: Path) -> Iterator[Wrong]:
+    """Records of weir-mq that take longer to declare than structs do; Spark loads slower things."""
+    for module, node in classes(root):
+        made_by = {ast.unparse(one).split("(")[0] for one in node.decorator_list}
+        ours = module.name.startswith("weir.") and not module.name.startswith("weir.spark.")
+        if ours and "dataclass" in made_by:
+            yield Wrong(f"{module.name}.{node.name}", "a dataclass: make it a msgspec.Struct")
 
 
 def fragments(root: Path) -> Iterator[Wrong]:
@@ -314,6 +329,11 @@ def test_the_crowded_are_few_and_are_crowded() -> None:
     assert CROWDED.keys() <= crowded
 
 
+def test_records_of_weir_mq_are_structs() -> None:
+    assert not complaints(dataclasses, DATACLASSES)
+    assert DATACLASSES.keys() <= {wrong.of for wrong in dataclasses(ROOT)}
+
+
 def test_no_module_is_a_fragment_without_a_reason() -> None:
     assert not complaints(fragments, FRAGMENTS)
     assert FRAGMENTS.keys() <= {wrong.of for wrong in fragments(ROOT)}
@@ -353,6 +373,10 @@ PLANTED: dict[Check, tuple[dict[str, str], str]] = {
     crowded_classes: (
         {A: f"class C:\n{METHODS}\n    def __init__(self, n):\n{FIELDS}"},
         "weir.broker.a.C: 16 attributes",
+    ),
+    dataclasses: (
+        {A: "@dataclass(slots=True)\nclass C:\n    x: int\n"},
+        "weir.broker.a.C: a dataclass",
     ),
     fragments: (
         {A: "x = 1\n", B: "from weir.broker import a\n" * 60},

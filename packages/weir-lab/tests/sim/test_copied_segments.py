@@ -6,10 +6,10 @@ So what is kept outlives the segments that it lies in, and is copied, as often a
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from weir.broker.partition.retention import Retained, RetentionSweep
 from weir.broker.produce import appender

@@ -20,9 +20,10 @@ import lzma
 import re
 import tarfile
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from weir.client.sync import client as sync
 

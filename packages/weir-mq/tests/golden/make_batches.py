@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from weir.codec import padded
 from weir.model.batch import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped

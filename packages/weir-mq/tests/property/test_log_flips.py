@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rigs.logs import places_of
 from weir.codec import U64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rigs.requests import BODY, CORRELATION, REPLIES, REQUESTS, TEXT
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode

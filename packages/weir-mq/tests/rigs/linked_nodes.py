@@ -6,8 +6,9 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from rigs import drivers
 from weir.broker.api import effects as ef

@@ -39,6 +39,19 @@ def test_connect_loads_the_client() -> None:
     assert {"asyncio", "weir.client.client"} <= loaded_after("from weir import connect")
 
 
+def test_a_client_loads_no_room_that_it_does_not_need() -> None:
+    """Commands, applications and Spark tasks start with it, each in a process of its own."""
+    loaded = loaded_after("import weir.client.client")
+    assert {name.split(".")[1] for name in loaded if name.startswith("weir.")} == {
+        "access", "client", "codec", "errors", "model", "order", "protocol", "schema", "tls",
+        "topology", "version",
+    }  # fmt: skip
+    assert not loaded & {
+        "cryptography", "email", "http", "importlib.metadata", "json", "numpy", "pyarrow", "typer",
+        "weir.client.sync.client", "weir_raft",
+    }  # fmt: skip
+
+
 def test_names_lead_home() -> None:
     from weir.app.app import App
     from weir.client.client import connect

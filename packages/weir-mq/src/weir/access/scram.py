@@ -19,7 +19,8 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.access.credentials import (
     ITERATIONS_MAX,
@@ -57,8 +58,7 @@ def encode_nonce(random: bytes) -> str:
 # -- the broker's side --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFirst:
+class ClientFirst(msgspec.Struct, frozen=True):
     """What a client begins with: who it says it is, its nonce, and the words that are signed."""
 
     user: str
@@ -128,8 +128,7 @@ class ScramServer:
 # -- the client's side --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """What a broker asks: derive a key from the password with this salt, so many times, and sign
     with it.
     """

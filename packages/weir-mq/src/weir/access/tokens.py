@@ -10,7 +10,6 @@ import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -105,8 +104,7 @@ class Claims(msgspec.Struct, frozen=True):
     key_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Issuer:
+class Issuer(msgspec.Struct, frozen=True):
     """Whose tokens are taken: an issuer's name (`iss`), who they must be for (`aud`), its keys."""
 
     name: str

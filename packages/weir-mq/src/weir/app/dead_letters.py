@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
@@ -19,8 +20,7 @@ _LOOK = 0.5
 _TOGETHER = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Redriven:
+class Redriven(msgspec.Struct, frozen=True):
     """How many dead letters went back, by topic; `others` are those of other clusters."""
 
     topics: Mapping[str, int]

@@ -11,9 +11,10 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from weir.client.arguments import ConsumerMode, check_tags
 from weir.client.connection.system import SYSTEM
@@ -50,8 +51,7 @@ Call = tuple[asyncio.Future[Any], Callable[[Any], Any], Any]
 Work = Callable[[Any], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     """One handler of the topics of a consumer, for one cluster.
 
     Raises `ValueError`, `TypeError`, `BadName`, `BadRequest`.
@@ -73,16 +73,14 @@ class Subscription:
     start: Start = "earliest"
     #: The cluster takes only messages with one of these tags; None: all.
     tags: str | Sequence[str] | None = None
-    #: The topics, and where the cluster begins in them, as a consumer takes them.
-    taken: Taken = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check everything now: the decorated line is where it can be mended."""
-        object.__setattr__(self, "taken", Taken(self.topic, self.start))
+        taken = self.taken
         check_name(self.cluster, "cluster")
         check_tags(self.tags)
         dead_letter = self.policy.dead_letter
-        if dead_letter is not None and self.taken.takes(dead_letter):
+        if dead_letter is not None and taken.takes(dead_letter):
             raise ValueError(
                 f"dead_letter={dead_letter!r} is a topic that the handler takes itself: name "
                 "another"
@@ -107,6 +105,14 @@ class Subscription:
                 f"the inbox is of cluster {self.inbox.cluster!r}, and this is {self.cluster!r}: "
                 "give each cluster an inbox of its own"
             )
+
+    @property
+    def taken(self) -> Taken:
+        """The topics, and where the cluster begins in them, as a consumer takes them.
+
+        Raises `TypeError`, `BadName`, `BadRequest`.
+        """
+        return Taken(self.topic, self.start)
 
     @property
     def name(self) -> str:
@@ -215,14 +221,13 @@ def _settle(future: asyncio.Future[Any], how: Callable[[Any], None], what: Any) 
         how(what)
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
+class Hooks(msgspec.Struct, frozen=True):
     """What an application wants to be called, in the order in which it said so."""
 
-    before: list[Hook] = field(default_factory=list)
-    after: list[Hook] = field(default_factory=list)
-    on_start: list[Hook] = field(default_factory=list)
-    on_stop: list[Hook] = field(default_factory=list)
+    before: list[Hook] = msgspec.field(default_factory=list)
+    after: list[Hook] = msgspec.field(default_factory=list)
+    on_start: list[Hook] = msgspec.field(default_factory=list)
+    on_stop: list[Hook] = msgspec.field(default_factory=list)
 
 
 def work_of(subscription: Subscription, hooks: Hooks, threads: Threads) -> Work:

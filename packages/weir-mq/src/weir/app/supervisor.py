@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.app.app import App
 from weir.app.core.scaling import Look, Scaling
@@ -29,15 +31,13 @@ _END_SECONDS = 5.0
 _IN_TURN = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """A process began."""
 
     process: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """A process ended that should not have; another begins in `again` seconds."""
 
     process: int
@@ -45,16 +45,14 @@ class Ended:
     again: float
 
 
-@dataclass(frozen=True, slots=True)
-class Killed:
+class Killed(msgspec.Struct, frozen=True):
     """A process was told to end, did not within `after` seconds, and was killed."""
 
     process: int
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The machine starts no process; it is asked again in `again` seconds."""
 
     why: str
@@ -182,8 +180,7 @@ def _signal(send: Callable[[], None]) -> None:
         send()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How many processes to run for a cluster: `least` to `most`; times in seconds.
 
     `timeout` is for the first connection alone: a broker that goes later is waited for without end.
@@ -198,8 +195,7 @@ class Plan:
     timeout: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(msgspec.Struct, frozen=True):
     """Another number of processes is wanted."""
 
     before: int
@@ -209,8 +205,7 @@ class Scaled:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Blind:
+class Blind(msgspec.Struct, frozen=True):
     """The cluster could not be looked at, so nothing is decided until it can. The broker is `away`
     if it is not reached at all.
     """
@@ -219,13 +214,11 @@ class Blind:
     away: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """The cluster is looked at again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """A collector may read figures at `url`."""
 
     url: str

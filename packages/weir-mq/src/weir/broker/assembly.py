@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 import weir_raft as raft
 from weir.access.devices import SECRET_BYTES, Nonces
@@ -60,8 +61,7 @@ from weir.protocol.client.order import ReportDone
 _NEWS_PER_STALENESS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     """What any component may use."""
 
     identity: Identity
@@ -74,8 +74,7 @@ class Runtime:
     findings: Findings
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(msgspec.Struct, frozen=True):
     """Logs, and the other replicas of the groups in them."""
 
     writers: Sequence[Writer]
@@ -89,8 +88,7 @@ class Replication:
     peers: Peers
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(msgspec.Struct, frozen=True):
     """The partitions of topics that this shard serves."""
 
     topics: Topics
@@ -99,8 +97,7 @@ class Partitions:
     groups: Groups
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """The other shards and nodes, and what the registry says of all."""
 
     sessions: dict[int, Session]
@@ -111,8 +108,7 @@ class Cluster:
     brokerset: BrokerSet
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(msgspec.Struct, frozen=True):
     """What peers may ask for."""
 
     orders: TotalOrder

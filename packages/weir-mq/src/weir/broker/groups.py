@@ -8,7 +8,8 @@ that counts, and what it does not say is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import weir_raft as raft
 from weir.broker.api.events import Findings, TopicOpened

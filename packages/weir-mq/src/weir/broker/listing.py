@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from weir.broker.access.authorizer import Authorizer
 from weir.broker.forwarding.trunks import ShardTrunks
@@ -41,8 +42,7 @@ _PART_MS = 200
 _GATHERED_AT_ONCE = 64
 
 
-@dataclass(slots=True, eq=False)
-class _Gathering:
+class _Gathering(msgspec.Struct, eq=False):
     """A list that waits for offsets; `until_ms` is monotonic."""
 
     caller: Caller
@@ -52,7 +52,7 @@ class _Gathering:
     foreign: bool
     until_ms: int
     missing: set[int]
-    offsets: list[tuple[int, int, int]] = field(default_factory=list)
+    offsets: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     asked_ms: int = 0
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from weir.cli.output import Form, Output, line_of
 from weir.cli.record import Record
@@ -24,8 +25,7 @@ from weir.model.limits import GRANT_MS_DEFAULT
 from weir.model.message import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Sub:
+class Sub(msgspec.Struct, frozen=True):
     """What to take: a share of `topic` for `cluster`, which ends after `count` messages, or never.
 
     `topic` may be several, or a prefix. `mode` is "shared", "keyed" or "ordered"; a message is its
@@ -66,8 +66,7 @@ class Sub:
                     return
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True):
     """What to show. An offset as `start` means one of `partition`, or of the only one.
 
     It ends after `count` messages; without `follow`, at today's end; else never. With `hub` it

@@ -11,8 +11,10 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records import entries
@@ -41,18 +43,16 @@ class NotALog(WeirError):
     """The folder is neither a node's nor a log's."""
 
 
-@dataclass(slots=True)
-class SegmentSurvey:
+class SegmentSurvey(msgspec.Struct):
     """One use of a file. `frames` counts by kind; `closed` where its END stands."""
 
     segment: Segment
-    frames: Counter[Kind] = field(default_factory=Counter)
+    frames: Counter[Kind] = msgspec.field(default_factory=Counter)
     used_bytes: int = 0
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSurvey:
+class GroupSurvey(msgspec.Struct, frozen=True):
     """One group, as far as the sound frames tell; `index` None where it has only a hard state."""
 
     group: int
@@ -61,8 +61,7 @@ class GroupSurvey:
     hard_state: HardState | None
 
 
-@dataclass(slots=True)
-class LogSurvey:
+class LogSurvey(msgspec.Struct):
     """A log folder. `mark` is how far it was durable for certain, `tail` where frames end.
 
     `torn` says what stands behind the tail where that is neither nothing nor damage, `damage` what
@@ -76,13 +75,13 @@ class LogSurvey:
     tail: int = 0
     torn: str | None = None
     damage: str | None = None
-    segments: list[SegmentSurvey] = field(default_factory=list)
-    spares: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    groups: list[GroupSurvey] = field(default_factory=list)
-    entries: list[Frame] = field(default_factory=list)
+    segments: list[SegmentSurvey] = msgspec.field(default_factory=list)
+    spares: list[str] = msgspec.field(default_factory=list)
+    unreadable: list[str] = msgspec.field(default_factory=list)
+    groups: list[GroupSurvey] = msgspec.field(default_factory=list)
+    entries: list[Frame] = msgspec.field(default_factory=list)
     #: Full names of topics by id, which only the log of the registry knows.
-    topics: dict[int, str] = field(default_factory=dict)
+    topics: dict[int, str] = msgspec.field(default_factory=dict)
     #: By group, the index that the checkpoint holds its state of.
     checkpoint: dict[int, int] | None = None
 

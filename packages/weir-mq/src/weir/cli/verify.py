@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from weir.cli.survey import Folder, held, owner, position_owner
 from weir.errors import Damaged
@@ -22,8 +23,7 @@ from weir.storage.segment_scan import highest_mark
 _SPARE = "waits for its next use"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What was found in one file: `bad` says each damaged place, and is empty where it is sound.
 
     `size` are the bytes that were read and verified in `seconds`.

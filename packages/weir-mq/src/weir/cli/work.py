@@ -216,7 +216,6 @@ def _while_heard(tell: Callable[[Event], None], stop: asyncio.Event) -> Callable
 def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
     """Return what tells a person, or a program, what happens."""
     import time
-    from dataclasses import asdict
 
     import msgspec
 
@@ -224,7 +223,9 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
         kind = type(event).__name__.lower()
         if as_json:
             head = {"event": kind, "time": round(time.time(), 3), "cluster": plan.cluster}
-            print(msgspec.json.encode({**head, **asdict(event)}).decode(), flush=True)
+            print(
+                msgspec.json.encode({**head, **msgspec.structs.asdict(event)}).decode(), flush=True
+            )
         elif said := _words(event, plan.url):
             print(f"{time.strftime('%H:%M:%S')}  {said}", file=sys.stderr, flush=True)
 

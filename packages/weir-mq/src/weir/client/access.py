@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
+
+import msgspec
 
 from weir.access.credentials import SALT_BYTES, ScramVerifier, make_verifier
 from weir.access.tokens import read_jwks
@@ -23,8 +24,7 @@ _KEY_ID_BYTES = 8
 AccessMode = Literal["open", "watch", "closed"]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRule:
+class AccessRule(msgspec.Struct, frozen=True):
     """Allows verbs with the resources of a kind that have exactly this name, or, with `prefix`, a
     name that begins so. Topics are named `[NAMESPACE/]TOPIC`, clusters `[NAMESPACE/]TOPIC:CLUSTER`.
     """
@@ -40,16 +40,14 @@ class AccessRule:
         return f"{','.join(self.verbs)} {self.kind} {self.name}".rstrip() + how
 
 
-@dataclass(frozen=True, slots=True)
-class AccessUser:
+class AccessUser(msgspec.Struct, frozen=True):
     """A user, `NAMESPACE/NAME`, and its roles."""
 
     name: str
     roles: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessState:
+class AccessState(msgspec.Struct, frozen=True):
     """Who may do what: the mode of the set, users, and roles with their rules, by name."""
 
     mode: AccessMode
@@ -58,8 +56,7 @@ class AccessState:
     roles: dict[str, tuple[AccessRule, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessChange:
+class AccessChange(msgspec.Struct, frozen=True):
     """A change is made; all shards keep to it but those that were not `reached`, by (node, shard),
     which do once they hear of it. Without any news these have ended all sessions that they let in
     by `stops_by_ms`, in milliseconds since 1970; 0 if all were reached, or if that is not known.
@@ -70,8 +67,7 @@ class AccessChange:
     stops_by_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenKeyState:
+class TokenKeyState(msgspec.Struct, frozen=True):
     """A key that verifies tokens of an issuer for an audience: of users of the namespace that it
     names, or, of the set itself, of any. Whether it `signs` tokens that the set issues.
     """
@@ -84,8 +80,7 @@ class TokenKeyState:
     signs: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """A token, and the second since 1970 at which it ends."""
 
     token: str
@@ -96,8 +91,7 @@ class Token:
         return f"Token(ends={self.ends})"
 
 
-@dataclass(frozen=True, slots=True)
-class AccessReason:
+class AccessReason(msgspec.Struct, frozen=True):
     """Whether a user may do something, and the role and rule that let it."""
 
     allowed: bool
@@ -105,8 +99,7 @@ class AccessReason:
     rule: AccessRule | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRefusal:
+class AccessRefusal(msgspec.Struct, frozen=True):
     """What a principal asked for and no rule allows, and how often."""
 
     principal: str

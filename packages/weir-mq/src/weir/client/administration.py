@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -42,8 +43,7 @@ _PAUSED_LOOK = 0.01
 _KEPT_FOR_EVER = "forever"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """How far a cluster is in one partition, which holds offsets [start, end).
 
     All below `cursor` is done; `lag` messages are not, of which `granted` are with consumers, some
@@ -69,8 +69,7 @@ class Share:
     delayed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """A consumer cluster of a topic, and its share of each partition, in their order.
 
     One that reads in "total" order has one cursor over all partitions, and one turn.
@@ -190,8 +189,7 @@ def _messages_from(offset: int, reply: a.ClusterList) -> int:
     return max(reply.end - offset, 0) - voids
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """What a partition holds: offsets [start, end), `bytes` of messages, and where it is served.
 
     `nodes` hold it, its leader's included; those of them in `behind` are not up to date.
@@ -252,8 +250,7 @@ def _limit(value: int | str, advice: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A topic, and by partition the offsets [start, end) that it holds; None of a partition whose
     leader did not answer in time.
     """
@@ -490,8 +487,7 @@ async def ask_each(
     return [reply for reply in found if reply is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """A device (hub, sn) in one partition: the boot and sequence that it is expected to go on with,
     the offset of its last message, and how often the device was replaced before.
     """

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast, get_args, overload
 
@@ -251,8 +250,7 @@ def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes
             name.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """Microseconds from now on: until it is due, or `due` since 1970; and what it lives."""
 
     delay: int = 0

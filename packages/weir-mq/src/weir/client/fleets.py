@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from weir.access.devices import Level, derive_secret
 from weir.client.access import AccessChange, change_of
@@ -11,8 +11,7 @@ from weir.protocol.client import fleets as f
 from weir.protocol.client.access import AccessChanged
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(msgspec.Struct, frozen=True):
     """Hubs `first` to `last`, both included, and the versions of the key that their secrets are
     made by. At level 1 they prove who they are, at 2 they sign their frames besides. Their messages
     have its `tag`, if it has one.
@@ -26,8 +25,7 @@ class Fleet:
     tag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetDevice:
+class FleetDevice(msgspec.Struct, frozen=True):
     """The fleet of a hub (empty: none), and the generation of its device that may come in, unless
     that was revoked. The generation `before` may come as well, until a device of the new one does;
     None: it may not.

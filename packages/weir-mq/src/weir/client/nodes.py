@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -19,8 +20,7 @@ _AGAIN_AFTER = 0.2
 _LEADS_WITHIN = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(msgspec.Struct, frozen=True):
     """A node: what the registry says of it, and what it says of itself while it is `up`.
 
     `replicas` and `leaders` count groups that are to lie on it and to be led by it; `held` and
@@ -46,8 +46,7 @@ class NodeStatus:
     leaving: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetStatus:
+class SetStatus(msgspec.Struct, frozen=True):
     """All nodes of a set, the format level that is written, and the node that was asked."""
 
     system: int

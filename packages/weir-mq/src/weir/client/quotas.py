@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.client.connection.network_client import NetworkClient
 from weir.protocol.client import quotas as q
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True):
     """The limits of `namespace:NAME`, `user:NAMESPACE/NAME`, `fleet:NAME` or `anonymous`, by quota,
     and how much of each is used, as far as that is known: rates as of the second before.
 
@@ -20,7 +20,7 @@ class Quota:
 
     entity: str
     limits: Mapping[str, int]
-    used: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = msgspec.field(default_factory=dict)
     throttled_ms: int = 0
 
 

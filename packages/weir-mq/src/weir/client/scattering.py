@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from weir.client.arguments import check_columns, key_bytes, value_bytes
 from weir.client.connection.metadata import ASK_EVERY, Places
@@ -38,8 +39,7 @@ _TRIES = 8
 _AGAIN_AFTER = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ScatteredAcks:
+class ScatteredAcks(msgspec.Struct, frozen=True):
     """Runs of a grant that a scattering is to ack."""
 
     address: Address
@@ -69,8 +69,7 @@ def take_out(settlement: Settlement, leased: Leased) -> ScatteredAcks:
     return ScatteredAcks(address, settlement.cluster, holding.fence, there, settlement, leased)
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(msgspec.Struct):
     """One message, and how the caller chose its partition."""
 
     topic: str
@@ -82,8 +81,7 @@ class _Row:
     partition: int | None
 
 
-@dataclass(slots=True)
-class ProducerId:
+class ProducerId(msgspec.Struct):
     """A producer id for one scattering at a time, and what it sent so far: its next `number` of a
     scattering, and its next sequence by group.
     """
@@ -91,7 +89,7 @@ class ProducerId:
     grant: m.ProducerGrant
     since: float
     number: int = 0
-    sequences: dict[int, int] = field(default_factory=dict)
+    sequences: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class ProducerIds:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
+
+import msgspec
 
 from weir.client.connection.network_client import NetworkClient
 from weir.errors import BadValue, MissingLibrary, UnknownSchema
@@ -26,8 +27,7 @@ def number_of(version: SchemaVersion | None) -> int:
     return version if isinstance(version, int) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSchema:
+class TopicSchema(msgspec.Struct, frozen=True):
     """Version `number` of a topic's schema; added at `added_ms`, in ms since 1970."""
 
     number: int
@@ -35,8 +35,7 @@ class TopicSchema:
     added_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSchemas:
+class TopicSchemas(msgspec.Struct, frozen=True):
     """All versions of a topic's schema, by number; the rule that new ones keep to; and whether
     clients check values before they send.
     """

@@ -11,8 +11,9 @@ What was published last of a query is remembered, so the same batch adds nothing
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from weir.client.arguments import whole_number
 from weir.client.connection.metadata import Places
@@ -41,8 +42,7 @@ from weir.protocol.client import order as o
 from weir.protocol.client import sinks as s
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """What became of a batch: the one `stamp` of all its messages, and the first offset of them by
     topic and partition. A `duplicate` was published before; then neither may be known, and they are
     0 and empty. So it is with a batch of no rows.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -60,8 +61,7 @@ class StagedPart(NamedTuple):
     run: StagedRun
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct):
     """The run of a writer in one partition, and what was sent last of it."""
 
     topic: str
@@ -74,13 +74,12 @@ class _Run:
     last: asyncio.Task[None] | None = None
 
 
-@dataclass(slots=True)
-class _Gathered:
+class _Gathered(msgspec.Struct):
     """Rows for one topic that are not sent: with the partition of each, -1 where any will do."""
 
     places: Places
     turn: Iterator[int]
-    parts: list[tuple[Rows, Any]] = field(default_factory=list)
+    parts: list[tuple[Rows, Any]] = msgspec.field(default_factory=list)
     size: int = 0
     spread: int = 1
 

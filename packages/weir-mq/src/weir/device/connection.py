@@ -7,7 +7,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Container
-from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
@@ -47,8 +46,7 @@ PING_SECONDS = 30.0
 _READ = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSecret:
+class DeviceSecret(msgspec.Struct, frozen=True):
     """What is flashed into a device of a fleet, by which it proves who it is.
 
     `secret` are the 32 bytes that were derived for its hub, this `generation` and this
@@ -56,7 +54,7 @@ class DeviceSecret:
     signed, also where its fleet does not demand that.
     """
 
-    secret: bytes = field(repr=False)
+    secret: bytes
     generation: int = 0
     key_version: int = 1
     signed: bool = False
@@ -77,6 +75,13 @@ class DeviceSecret:
         """Raise `BadRequest` for a secret of another size."""
         if len(self.secret) != SECRET_BYTES:
             raise BadRequest(f"the secret of a device has {SECRET_BYTES} bytes", SECRET_BYTES)
+
+    def __repr__(self) -> str:
+        """Show no secret."""
+        return (
+            f"DeviceSecret(generation={self.generation}, key_version={self.key_version}, "
+            f"signed={self.signed})"
+        )
 
 
 class DeviceConnection:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from weir.access.failures import Failures
 from weir.model.limits import (
@@ -21,8 +22,7 @@ if TYPE_CHECKING:  # the settings of a node need its limits, and nothing of a sh
     from weir.host.strangers import Strangers
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """The limits of a shard's connections."""
 
     connections_max: int = CONNECTIONS_MAX

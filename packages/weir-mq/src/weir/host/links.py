@@ -8,7 +8,6 @@ that it is: else who fell behind could never be told of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -139,8 +138,7 @@ class KnownNode(NamedTuple):
 NOTHING_KNOWN = KnownNode(0, SET_UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
+class ShardInfo(msgspec.Struct, frozen=True):
     """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
     ports by number (none if there is but one), and where other nodes reach the port of them all.
     """

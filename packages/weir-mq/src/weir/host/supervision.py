@@ -6,7 +6,8 @@ A host tells what happens to them, and does what is returned, in order.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.errors import WeirError
 from weir.host.ports import Log
@@ -30,8 +31,7 @@ class DiskGone(NodeFailed):
     """A shard's disk failed: nothing may be believed but what a restart reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwayNotice:
+class AwayNotice(msgspec.Struct, frozen=True):
     """Tell a shard which of the node do not serve now, and which of those stand still."""
 
     shard: int
@@ -39,23 +39,20 @@ class AwayNotice:
     silent: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TrunkJoin:
+class TrunkJoin(msgspec.Struct, frozen=True):
     """Give two shards the ends of a trunk."""
 
     asking: int
     serving: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessKill:
+class ProcessKill(msgspec.Struct, frozen=True):
     """Kill a shard's process."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostTrunk:
+class LostTrunk(msgspec.Struct, frozen=True):
     """A trunk that broke, between two lives of processes."""
 
     asking: int
@@ -66,8 +63,7 @@ class LostTrunk:
 Action = AwayNotice | TrunkJoin | ProcessKill
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(msgspec.Struct):
     """What is known of a shard's process."""
 
     shard: int
@@ -79,7 +75,7 @@ class _Member:
     #: At how many looks it was not heard of.
     silence: int = 0
     #: When its processes ended, in seconds, as far as that counts.
-    ends: deque[float] = field(default_factory=deque)
+    ends: deque[float] = msgspec.field(default_factory=deque)
 
     @property
     def serves(self) -> bool:

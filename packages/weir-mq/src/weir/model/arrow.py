@@ -10,11 +10,11 @@ whole buffers. Keys are hashed once for each distinct one, and tags are told apa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -248,8 +248,7 @@ def _no_headers(rows: int) -> pa.Array:
     return pa.Array.from_buffers(_HEADERS, rows, buffers, children=[_NO_PAIRS])
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Messages as checked columns of one length; those that are not there are None.
 
     `hashes` are the xxh3-64 of the keys, 0 where there is none; `times` µs since 1970.

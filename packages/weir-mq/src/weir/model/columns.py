@@ -26,7 +26,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
@@ -84,8 +83,7 @@ Code = Literal["i", "I", "q", "Q", "B"]
 _WIDTHS: dict[Code, int] = {"i": 4, "I": 4, "q": 8, "Q": 8, "B": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(msgspec.Struct, frozen=True):
     """Where fan-in messages come from, column by column (DESIGN §4 Fan-in)."""
 
     hubs: Sequence[int]

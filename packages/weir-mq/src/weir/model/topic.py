@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import permutations
@@ -171,8 +170,7 @@ class ClusterPause(NamedTuple):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True):
     """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
 
     It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.

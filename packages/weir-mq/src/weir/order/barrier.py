@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from weir.errors import RemoteProtocolError
 from weir.order.clock import stamp_at
@@ -80,8 +81,7 @@ class Bound:
         self.durable = max(self.durable, bound)
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(msgspec.Struct):
     """A partition that counts above `floor` and up to `end`; nothing of it is at or below floor."""
 
     floor: int

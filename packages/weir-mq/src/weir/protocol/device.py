@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated
@@ -231,8 +230,7 @@ class DeviceExtend(msgspec.Struct, frozen=True, array_like=True):
 DeviceGrantChange = DeviceAck | DeviceNack | DeviceExtend
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """What a pull brought: values by their offsets, of one grant of one partition, or nothing.
 
     With `too_large` there is one offset and an empty value: the message there has so many bytes,
@@ -242,8 +240,8 @@ class Delivery:
     partition: int = 0
     fence: int = 0
     attempts: int = 0
-    offsets: list[int] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    offsets: list[int] = msgspec.field(default_factory=list)
+    values: list[bytes] = msgspec.field(default_factory=list)
     too_large: int = 0
 
     def pack(self) -> bytes:
@@ -587,8 +585,7 @@ def encode_change_reply(code: int, request: DeviceGrantChange) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReply:
+class DeviceReply(msgspec.Struct, frozen=True):
     """A reply as a device reads it; `sequence` and `offset` only for publishes, `content` what a
     pull brought, what an ack, a nack or an extend asked, or a challenge and the broker's proof. A
     notify is one too.

@@ -8,8 +8,9 @@ not have what is asked for, or has no room. What came is checked here, and the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from weir.errors import BadBatch
 from weir.model.ids import LIMIT_MAX, partition_of, topic_of
@@ -62,8 +63,7 @@ class Verified(NamedTuple):
     batches: tuple[memoryview, ...]
 
 
-@dataclass(slots=True)
-class _Upper:
+class _Upper(msgspec.Struct):
     """What is known of an upper node: until when it is left alone, and below which offset it lacks
     what the filter lets through.
     """
@@ -73,8 +73,7 @@ class _Upper:
     bad: int = 0
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """What is under way: its number, to whom it went, and when."""
 
     number: int

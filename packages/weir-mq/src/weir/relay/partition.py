@@ -8,8 +8,9 @@ held above until `durable_through` passes them. Only that waits for the sync (do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from weir.codec import Buffer, total
 from weir.model.ids import LIMIT_MAX
@@ -158,8 +159,7 @@ class RelaySource:
         return self._state.end if found < 0 else found
 
 
-@dataclass(slots=True)
-class _Wishes:
+class _Wishes(msgspec.Struct):
     """What the host told: which tags are wanted, what no consumer needs, and which mark."""
 
     tags: Tags = frozenset()

@@ -7,8 +7,9 @@ and carries out the effects in order. Nothing calls back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from weir.codec import Buffer
 from weir.relay.entries import AnyRecord
@@ -37,46 +38,40 @@ class UpperNode(NamedTuple):
 # -- events --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PullCame:
+class PullCame(msgspec.Struct, frozen=True):
     """A child pulls; `link` names the connection that the answer goes to."""
 
     link: int
     pull: Pull
 
 
-@dataclass(frozen=True, slots=True)
-class FilterAsked:
+class FilterAsked(msgspec.Struct, frozen=True):
     """A child asks from where on all is kept that it wants."""
 
     link: int
     asked: AskFilter
 
 
-@dataclass(frozen=True, slots=True)
-class HoldSaid:
+class HoldSaid(msgspec.Struct, frozen=True):
     """A child that pulls from elsewhere says what it needs."""
 
     said: SayHold
 
 
-@dataclass(frozen=True, slots=True)
-class LinkClosed:
+class LinkClosed(msgspec.Struct, frozen=True):
     """The connection of a child is gone."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class PortionRead:
+class PortionRead(msgspec.Struct, frozen=True):
     """What `ReadPortion` named was read; None if the log could not be read."""
 
     ticket: int
     portion: Portion | None
 
 
-@dataclass(frozen=True, slots=True)
-class PortionLost:
+class PortionLost(msgspec.Struct, frozen=True):
     """Of the core: of what `ReadPortion` named, all below the offset `behind` is damaged there, and
     will not be read any more.
     """
@@ -85,20 +80,17 @@ class PortionLost:
     behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogMoved:
+class LogMoved(msgspec.Struct, frozen=True):
     """Of the core: its log has more, or less, than before, or the clock went on."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogCut:
+class LogCut(msgspec.Struct, frozen=True):
     """Of the core: a lineage began at `offset`; what was there before is gone."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCame:
+class AnswerCame(msgspec.Struct, frozen=True):
     """An upper node answered a pull; `data` are the bytes behind the answer's head."""
 
     upper: UpperNode
@@ -106,45 +98,39 @@ class AnswerCame:
     data: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalCame:
+class RefusalCame(msgspec.Struct, frozen=True):
     """An upper node refused a pull."""
 
     upper: UpperNode
     refusal: AnyRefusal
 
 
-@dataclass(frozen=True, slots=True)
-class FilterToldFrom:
+class FilterToldFrom(msgspec.Struct, frozen=True):
     """An upper node said from where on it keeps all that was asked for."""
 
     upper: UpperNode
     told: FilterFrom
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True):
     """The log is durable up to the entry at `index`."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class UppersSet:
+class UppersSet(msgspec.Struct, frozen=True):
     """From whom to pull, the preferred one first; those of the core come last."""
 
     uppers: tuple[UpperNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InterestSet:
+class InterestSet(msgspec.Struct, frozen=True):
     """Which tags the consumers and children of this set want, within what the topology allows."""
 
     tags: Tags
 
 
-@dataclass(frozen=True, slots=True)
-class ChildrenSet:
+class ChildrenSet(msgspec.Struct, frozen=True):
     """Which nodes own this partition in the sets below. Data is kept for the nodes of `limits`
     alone, for each within these; for any without it.
     """
@@ -153,22 +139,19 @@ class ChildrenSet:
     limits: Mapping[Child, HoldLimits] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionSet:
+class RetentionSet(msgspec.Struct, frozen=True):
     """What lies below `offset` is needed by no consumer of this set, and may go."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DemandSet:
+class DemandSet(msgspec.Struct, frozen=True):
     """Readers of this set wait for a mark at or above `stamp`; a number above all if none does."""
 
     stamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """The clock went on."""
 
 
@@ -201,8 +184,7 @@ Event = (
 # -- effects -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SendToChild:
+class SendToChild(msgspec.Struct, frozen=True):
     """Send a message to a child, and the bytes behind its head."""
 
     link: int
@@ -210,16 +192,14 @@ class SendToChild:
     data: Sequence[Buffer] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SendToUpper:
+class SendToUpper(msgspec.Struct, frozen=True):
     """Send a message to an upper node."""
 
     upper: UpperNode
     message: Pull | AskFilter | SayHold
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPortion:
+class ReadPortion(msgspec.Struct, frozen=True):
     """Read what a plan names, and pass it on as `PortionRead` with the same ticket. It is for the
     pull that came by `link`.
     """
@@ -229,8 +209,7 @@ class ReadPortion:
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEntry:
+class AppendEntry(msgspec.Struct, frozen=True):
     """Append an entry at `index`, and say `Synced` once it is durable."""
 
     index: int
@@ -238,23 +217,20 @@ class AppendEntry:
     data: Sequence[Buffer] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReclaimBelow:
+class ReclaimBelow(msgspec.Struct, frozen=True):
     """Entries below `index` are needed no more, once a snapshot holds what they said."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(msgspec.Struct, frozen=True):
     """An operator should know; `kind` is for machines."""
 
     kind: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """For readers of this set: [start, end) is here, and `marks` hold. What lay at or above
     `cut_at` was taken back, if it is not -1; `gap` was lost.
     """
@@ -266,8 +242,7 @@ class Moved:
     gap: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicEnded:
+class TopicEnded(msgspec.Struct, frozen=True):
     """The topic was deleted in the core: this partition ends."""
 
 

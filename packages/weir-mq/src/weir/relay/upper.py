@@ -8,8 +8,9 @@ against the newest one. What children need is held (`weir.relay.holds`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from weir.model.ids import LIMIT_MAX
 from weir.model.limits import HOLDS_MAX, RETRY_AFTER_MS, ROSTER_ENTRIES_TOLD_MAX
@@ -108,8 +109,7 @@ class Source(Protocol):
         """Return the offset from which on no more than so many bytes are held."""
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """The pull of a child, from which link it came, and when; the ticket of what is read for it."""
 
     link: int

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from weir.codec import Buffer
 from weir.errors import Damaged, Overloaded, Refused, Unavailable
@@ -34,14 +35,13 @@ class EntryReader(Protocol):
         """Return by index the bytes of entries; what cannot be read yet is missing."""
 
 
-@dataclass(slots=True)
-class Link:
+class Link(msgspec.Struct):
     """One request of a relay below: who asks of which group, and what is to be done for it."""
 
     number: int
     group: int
     child: Child
-    effects: asyncio.Queue[SendToChild | ReadPortion | Refused] = field(
+    effects: asyncio.Queue[SendToChild | ReadPortion | Refused] = msgspec.field(
         default_factory=asyncio.Queue
     )
 

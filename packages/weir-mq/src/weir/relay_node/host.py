@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+
+import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -71,8 +72,7 @@ _BEGAN_NS = time.time_ns() - time.monotonic_ns()
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 
 
-@dataclass(frozen=True, slots=True)
-class RelayConfig:
+class RelayConfig(msgspec.Struct, frozen=True):
     """What a relay is told: the core's hosts, which set and node it is, which topics (none: all)
     and tags (None: all messages) it keeps, and the relays that it pulls from while they can serve
     it, the preferred one first.
@@ -96,8 +96,7 @@ class RelayConfig:
         return f"{scheme}://" + ",".join(f"{host}:{port}" for host, port in hosts)
 
 
-@dataclass(slots=True)
-class RelayedTopic:
+class RelayedTopic(msgspec.Struct):
     """A topic: as the core describes it, and where its partitions are led there. While the core
     does not let this relay read it, `barred` says why; `refused` is what was logged of that last.
     """
@@ -106,7 +105,7 @@ class RelayedTopic:
     places: Places | None = None
     barred: str = ""
     refused: str = ""
-    news: dict[int, asyncio.Event] = field(default_factory=dict)
+    news: dict[int, asyncio.Event] = msgspec.field(default_factory=dict)
 
     def places_by(self, network: NetworkClient) -> Places:
         """Return where the partitions are led, by these connections to the core."""
@@ -115,12 +114,11 @@ class RelayedTopic:
         return self.places
 
 
-@dataclass(slots=True)
-class _KeptTopics:
+class _KeptTopics(msgspec.Struct):
     """Whether the folder has other topics than these, and whose turn it is to write them down."""
 
     is_stale: bool = False
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 def wall_ms() -> int:

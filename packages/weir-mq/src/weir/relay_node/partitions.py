@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -48,8 +47,7 @@ _CREDIT_LEAST = 64 * KIB
 _CREDIT_MOST = 4 * MIB
 
 
-@dataclass(slots=True)
-class Held:
+class Held(msgspec.Struct):
     """A partition, and what readers are told beside its messages: the core's end as far as upper
     nodes said it, and the newest mark.
     """
@@ -94,14 +92,13 @@ class Held:
         return not self.answers or not self.state.begun or self.state.end < self.head
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct):
     """What came of an event: what to send to upper nodes, and to do for relays below, and whether
     the topic is gone or readers have something new.
     """
 
-    sends: list[SendToUpper] = field(default_factory=list)
-    children: list[SendToChild | ReadPortion] = field(default_factory=list)
+    sends: list[SendToUpper] = msgspec.field(default_factory=list)
+    children: list[SendToChild | ReadPortion] = msgspec.field(default_factory=list)
     is_over: bool = False
     moved: bool = False
 

@@ -7,9 +7,10 @@ format is first used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
+
+import msgspec
 
 from weir.errors import BadRequest, MissingLibrary
 from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema, Field, Format, check_size
@@ -24,8 +25,7 @@ SUFFIXES: dict[str, Format] = {
 }
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(msgspec.Struct, frozen=True):
     """A schema as it was written: its format, its bytes, and the message if it is Protobuf."""
 
     format: Format

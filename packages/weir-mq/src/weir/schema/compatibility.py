@@ -9,8 +9,9 @@ casts that keep every value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field, Format, join
 
@@ -62,8 +63,7 @@ def problems(format: Format, *, reader: Field, writer: Field) -> list[Problem]:
 Scalar = Callable[[Field, Field], str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(msgspec.Struct, frozen=True):
     """What differs between formats."""
 
     #: The kinds that a reader of a kind also reads.

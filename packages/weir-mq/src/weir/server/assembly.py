@@ -13,8 +13,10 @@ import resource
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.broker.api import effects as ef
 from weir.broker.api.settings import Layout, ShardSettings
@@ -59,8 +61,7 @@ _OWN_DESCRIPTORS = 256
 _LAX = TlsPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSlot:
+class ShardSlot(msgspec.Struct, frozen=True):
     """Which shard of how many a process is, and the shards' own ports, by number."""
 
     shard: int = 0

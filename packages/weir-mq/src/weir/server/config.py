@@ -11,7 +11,6 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -80,8 +79,7 @@ def in_mib(size: int) -> str:
     return f"{-(-size // _MIB):,} MiB"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One setting as the sections declare it. `unit` is "MiB", "s" and the like, or empty."""
 
     section: str

@@ -12,7 +12,6 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +35,22 @@ _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _TRUE_FALSE = {"true": True, "false": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """The settings, and by key (`node.port`) where each comes from."""
 
     config: Config
     origins: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class _Gathered:
+class _Gathered(msgspec.Struct):
     """What the sources gave so far."""
 
     known: dict[str, Setting]
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
+    problems: list[str] = msgspec.field(default_factory=list)
     #: Settings whose values are not known, for what was given is wrong.
-    bad: set[str] = field(default_factory=set)
+    bad: set[str] = msgspec.field(default_factory=set)
 
     def take(self, key: str, value: object, origin: str) -> None:
         """Take one value, or the problem with it."""

@@ -19,9 +19,10 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
+
+import msgspec
 
 from weir.codec import Buffer, padding
 from weir.model.limits import MIB
@@ -58,8 +59,7 @@ def class_of(retention_ms: int) -> int:
     return bisect_left(_BOUNDS_MS, retention_ms) + 1
 
 
-@dataclass(slots=True, eq=False)
-class ClassSegment:
+class ClassSegment(msgspec.Struct, eq=False):
     """One segment of copies. Frames up to byte `saved` of its file stand in a durable checkpoint,
     up to `done` are durable, up to `tail` are being written.
 
@@ -72,7 +72,7 @@ class ClassSegment:
     tail: int = BLOCK
     #: First and last index of rows of saved entries, by group. A group of which none are needed
     #: stays, without a row, since its frames lie here.
-    runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    runs: dict[int, list[tuple[int, int]]] = msgspec.field(default_factory=dict)
     missing: Spare | None = None
     lost: bool = False
     #: Whether damaged entries lie here of which nobody can say which they were: it stays.
@@ -119,8 +119,7 @@ class ClassSegment:
         return IndexFile(self.segment, sections, self.saved)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPiece:
+class CopyPiece(msgspec.Struct, frozen=True):
     """Entries of `source`, each with its group, to be written to `target` from byte `start` on.
 
     Each keeps its log position. Nothing of them counts before a checkpoint names the copies.
@@ -179,13 +178,12 @@ class _Move(NamedTuple):
     into: ClassSegment
 
 
-@dataclass(slots=True, eq=False)
-class _Copy:
+class _Copy(msgspec.Struct, eq=False):
     """The survivors of one segment on their way: those left to be written, by class and group."""
 
     source: Segment
     left: deque[tuple[int, int, int, int]]
-    moves: list[_Move] = field(default_factory=list)
+    moves: list[_Move] = msgspec.field(default_factory=list)
     piece: CopyPiece | None = None
     into: ClassSegment | None = None
 
@@ -304,15 +302,14 @@ class _Sources:
         return None if source not in self._segments or source.base in self._unfit else source
 
 
-@dataclass(frozen=True, slots=True)
-class _Saving:
+class _Saving(msgspec.Struct, frozen=True):
     """What a checkpoint says that is being saved: which copies count, how far class segments reach,
     and which are dropped; and the groups that had begun anew by then.
     """
 
     serial: int
     replay: int = 0
-    applied: Mapping[int, int] = field(default_factory=dict)
+    applied: Mapping[int, int] = msgspec.field(default_factory=dict)
     copies: tuple[_Copy, ...] = ()
     named: tuple[tuple[ClassSegment, int], ...] = ()
     dropped: tuple[ClassSegment, ...] = ()

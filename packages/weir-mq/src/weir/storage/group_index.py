@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -41,8 +40,7 @@ class Stored(msgspec.Struct, frozen=True):
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(msgspec.Struct, frozen=True):
     """What an entry that is there again holds: offsets and the last stamp, -1 without messages, and
     all tags of them.
     """

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, takewhile
+
+import msgspec
 
 from weir.codec import Buffer
 from weir.model.batch import headers
@@ -61,8 +62,7 @@ class Cache:
 _GAP_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Entries of one segment that lie so close together that one read fetches them."""
 
     segment: Segment
@@ -90,8 +90,7 @@ class Span:
             yield _payload(data, stored.place - start, stored, segment, log, group)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """Whole entries of one group: `cached` if it needs no disk, else to be `run` off the loop.
 
     `next_offset` is the offset behind the last message; `size` the bytes of all payloads. A reading

@@ -27,8 +27,10 @@ that a group which lost some of it is known before it takes part in anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.errors import Damaged
 from weir.storage.disk import Disk, Readable
@@ -48,8 +50,7 @@ from weir.storage.segment_scan import Scan
 _ZEROS = memoryview(bytes(1 << 20))
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredGroup:
+class RecoveredGroup(msgspec.Struct, frozen=True):
     """One group as the log held it at start; where its entries lie, `LogReader.stored` knows.
 
     `last_index` is that of its last entry, superseded ones left out; `base_index`, behind which its
@@ -78,8 +79,7 @@ class RecoveredGroup:
     anew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True):
     """A log ready to go on, and its groups. `mark` and `tail` are positions, for diagnosis.
 
     `body` is the broker's part of the checkpoint. `holes` are the places below the mark that were
@@ -94,8 +94,7 @@ class Recovered:
     holes: tuple[LogDamaged, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(msgspec.Struct, frozen=True):
     """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
     a segment's name, and whether their headers are sound; class segments' files that are there; the
     names of those in the row of which index files say that they were closed, and all durable.

@@ -14,7 +14,7 @@ log.reader.mended(piece)                         # once nothing is `bad`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from weir.codec import Buffer
 from weir.model.batch import headers
@@ -40,8 +40,7 @@ from weir.storage.group_index import Filled, Stored
 PIECE_BYTES = 4 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Scrubbed:
+class Scrubbed(msgspec.Struct, frozen=True):
     """What one piece found: `size` bytes were verified, and what is `bad` in them.
 
     `next_piece` goes on behind them; None at the end of the segment. `rotten` names entries of
@@ -54,8 +53,7 @@ class Scrubbed:
     rotten: tuple[tuple[int, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubPiece:
+class ScrubPiece(msgspec.Struct, frozen=True):
     """The frames of a segment from file offset `start` on, in about `piece_bytes` bytes.
 
     A class segment has no END: its frames reach to file offset `end`.
@@ -114,8 +112,7 @@ class ScrubPiece:
         return Scrubbed(at, tuple(bad), more, tuple(rotten))
 
 
-@dataclass(frozen=True, slots=True)
-class MendPiece:
+class MendPiece(msgspec.Struct, frozen=True):
     """The payload of one entry of a group, to be written over what rotted in `segment`."""
 
     log: int

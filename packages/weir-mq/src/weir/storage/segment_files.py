@@ -20,8 +20,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
 
 from weir.model.limits import BATCH_BYTES_MAX, CACHE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 from weir.storage.disk import Disk, Pacer, at_once
@@ -35,8 +36,7 @@ _BASE = attrgetter("base")
 _KEPT_MAX = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Which log of which system this is, and its sizes in bytes."""
 
     log: int
@@ -134,8 +134,7 @@ class Segments:
         return segment
 
 
-@dataclass(frozen=True, slots=True)
-class Spare:
+class Spare(msgspec.Struct, frozen=True):
     """A file to be made ahead of its use. `run` blocks for a whole segment's writing."""
 
     name: str

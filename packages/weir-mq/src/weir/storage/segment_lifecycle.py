@@ -9,7 +9,8 @@ checkpoint, which does not name the file any more; the page cache is never asked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.storage.compaction import ClassSegment, Copies, CopyPiece
 from weir.storage.disk import Disk
@@ -22,8 +23,7 @@ from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_files import Segments, Settings, SpareFiles
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """Segment files that are too many, to be removed with their index files."""
 
     names: tuple[str, ...]

@@ -215,7 +215,7 @@ class Host:
     # -- effects -------------------------------------------------------------------------------
 
     def _actions(self) -> dict[type, Callable[[Any], None]]:
-        on_disk = dict.fromkeys(_ON_DISK, self._start)
+        on_disk: dict[type, Callable[[Any], None]] = dict.fromkeys(_ON_DISK, self._start)
         return {**self._connections.actions, **on_disk, ef.GuardLinks: _no_links}
 
     def _start(self, effect: ef.Effect) -> None:

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -246,8 +245,7 @@ class Patient:
         """Go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Berth:
+class Berth(msgspec.Struct, frozen=True):
     """Where a node of a set listens, what its command begins with, as for another network, and the
     module that is run as `weir`.
     """
@@ -257,8 +255,7 @@ class Berth:
     module: str = "weir.cli"
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(msgspec.Struct):
     """A node of the set: where it lies and listens, and its process while there is one."""
 
     member: Member
@@ -268,7 +265,7 @@ class _Running:
     shards: int
     before: tuple[str, ...] = ()
     module: str = "weir.cli"
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     node: Node | None = None
     #: When to start it again, if it is to be.
     again_at: float = 0.0

@@ -14,9 +14,11 @@ import gc
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.app.app import App
 from weir.broker.api.settings import CUTOFF_MS, STALE_MS, Replication, ShardSettings
@@ -66,8 +68,7 @@ _CHUNK_BYTES = 512 * KIB
 _FLUSHES = ((60, 2 * MS), (200, 25 * MS), (5 * MS, 100 * MS))
 
 
-@dataclass(slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct):
     """What all processes of a world have in common."""
 
     virtual: VirtualTime

@@ -11,8 +11,9 @@ of a node's BrokerSet, 0 in a system with one; of users and devices it is 0.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from weir.errors import WeirError
 
@@ -39,8 +40,7 @@ class Role(StrEnum):
 _PARTS = {Role.NODE: ("N",), Role.USER: ("NAMESPACE", "NAME"), Role.DEVICE: ("HUB", "GENERATION")}
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Who somebody is. `names` are the parts behind the role: `("3",)` of node 3."""
 
     system: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from weir.app.app import stopped_by_signals
 from weir.client.connection.system import REAL, SYSTEM

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from weir.errors import Damaged
 from weir.storage.format.frame import Kind

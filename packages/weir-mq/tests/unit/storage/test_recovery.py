@@ -6,9 +6,9 @@ import copy
 import gc
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from weir.errors import Damaged
 from weir.storage.errors import ForeignSegment, LogDamaged, UnknownKind

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from weir.storage.format.record import Record
 from weir.storage.format.segment import BLOCK

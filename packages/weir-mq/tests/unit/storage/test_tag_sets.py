@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from weir.codec import U32, crc32c, padding
 from weir.model.batch import HEADER_SIZE, headers, stamped

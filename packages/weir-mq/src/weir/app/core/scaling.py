@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 #: Seconds within which what waits is to be done.
 DRAIN = 10.0
@@ -25,8 +26,7 @@ _REMEMBERED = 5.0
 _REMEMBERED_MESSAGES = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """A cluster, seen at `at` seconds of some clock.
 
     In its `partitions`, `published` messages have been counted so far, and `left` are not done; of
@@ -43,8 +43,7 @@ class Look:
     useful: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """How many processes there should be, and a sentence that says why."""
 
     wanted: int

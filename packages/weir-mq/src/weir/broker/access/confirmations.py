@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
@@ -36,8 +37,7 @@ _CUTOFF_MARGIN_MS = 5_000
 _WAITING_MAX = 4_096
 
 
-@dataclass(slots=True, eq=False)
-class _Change:
+class _Change(msgspec.Struct, eq=False):
     """A change that is committed; `until_ms` is monotonic."""
 
     number: int
@@ -45,7 +45,7 @@ class _Change:
     until_ms: int
     #: Shards that have not said that they keep to it, and those that were asked.
     missing: set[int]
-    asked: set[int] = field(default_factory=set)
+    asked: set[int] = msgspec.field(default_factory=set)
     asked_ms: int = 0
 
 

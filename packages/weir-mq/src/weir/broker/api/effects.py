@@ -7,7 +7,6 @@ Nothing here waits for another effect: a reply that depends on a sync is only re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -65,8 +64,7 @@ class SendToPeer(msgspec.Struct, frozen=True):
     charged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(msgspec.Struct, frozen=True):
     """Keep links to the shards of another node, which listens there; again with every change.
 
     Only the folder of that `birth` is the node, once the set knows it: 0 until then. Likewise it is
@@ -82,15 +80,13 @@ class Connect:
     join_key: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """Keep no links to a node any more, and let it not link to this one: it left the set."""
 
     node: int
 
 
-@dataclass(frozen=True, slots=True)
-class GuardLinks:
+class GuardLinks(msgspec.Struct, frozen=True):
     """Whether a node that no `Connect` has named, or that was added and has not come, links here by
     its certificate or by its join key only. So it is in a closed set: what links as a node speaks
     for all principals.
@@ -99,16 +95,14 @@ class GuardLinks:
     named_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndLink:
+class EndLink(msgspec.Struct, frozen=True):
     """End the link by which the shard at a place sends here: what it said cannot be true."""
 
     place: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaHalted:
+class ReplicaHalted(msgspec.Struct, frozen=True):
     """A replica here met what it cannot apply, and takes no part any more; `error` says what it
     was, `reason` all that an operator needs to know.
     """
@@ -118,16 +112,14 @@ class ReplicaHalted:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class EndTrunk:
+class EndTrunk(msgspec.Struct, frozen=True):
     """End the trunk by which the shard at a place is asked: what it answered makes no sense."""
 
     place: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hangup:
+class Hangup(msgspec.Struct, frozen=True):
     """Close a peer's connection once what was sent to it is out. With `failed` its login or proof
     was wrong: who comes next from its address may have to wait.
     """
@@ -137,8 +129,7 @@ class Hangup:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SignFrames:
+class SignFrames(msgspec.Struct, frozen=True):
     """Expect that a device signs its frames from now on, and sign what is sent to it, from behind
     the next reply to a proof on.
     """
@@ -147,8 +138,7 @@ class SignFrames:
     keys: FrameKeys
 
 
-@dataclass(frozen=True, slots=True)
-class HoldReads:
+class HoldReads(msgspec.Struct, frozen=True):
     """Stop (or, with `hold` False, resume) reading from all peers: the byte budget is used up."""
 
     hold: bool
@@ -207,8 +197,7 @@ class AssignNamespace(msgspec.Struct, frozen=True):
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartRead:
+class StartRead(msgspec.Struct, frozen=True):
     """Run `reading` on the log's disk off the loop, then report `ReadDone` with the ticket."""
 
     log: int
@@ -216,16 +205,14 @@ class StartRead:
     reading: Work
 
 
-@dataclass(frozen=True, slots=True)
-class MakeSpare:
+class MakeSpare(msgspec.Struct, frozen=True):
     """Prepare a segment file off the loop, then report `SpareMade`, or that it failed."""
 
     log: int
     spare: Spare
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCheckpoint:
+class SaveCheckpoint(msgspec.Struct, frozen=True):
     """Make `data` the log's checkpoint, off the loop, where it is packed
     (`weir.storage.format.checkpoint.save`); then report `CheckpointSaved`, or that it failed.
     """
@@ -235,16 +222,14 @@ class SaveCheckpoint:
     data: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class StartChore:
+class StartChore(msgspec.Struct, frozen=True):
     """Run `chore` on the log's disk off the loop, then report `ChoreDone`: nobody waits for it."""
 
     log: int
     chore: Chore
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """Everything is durable and saved: the host may end."""
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -109,8 +108,7 @@ class Rested(msgspec.Struct, frozen=True):
     log: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpareMade:
+class SpareMade(msgspec.Struct, frozen=True):
     """A `MakeSpare` is done, or failed (the disk is full: the shard asks again after a pause)."""
 
     log: int
@@ -118,8 +116,7 @@ class SpareMade:
     made: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDone:
+class ReadDone(msgspec.Struct, frozen=True):
     """A `StartRead` is done: verified payloads, or the reason why not.
 
     `damaged_at` is the log position of the first byte that is damaged, -1 for other failures.
@@ -131,8 +128,7 @@ class ReadDone:
     damaged_at: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSaved:
+class CheckpointSaved(msgspec.Struct, frozen=True):
     """A `SaveCheckpoint` is done and durable, having written `size` bytes; or it failed, and the
     file is what it was.
     """
@@ -142,8 +138,7 @@ class CheckpointSaved:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ChoreDone:
+class ChoreDone(msgspec.Struct, frozen=True):
     """A `StartChore` is done, with what its `run` returned; or it failed, and is left undone."""
 
     log: int
@@ -151,15 +146,13 @@ class ChoreDone:
     found: Scrubbed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrunkOpened:
+class TrunkOpened(msgspec.Struct, frozen=True):
     """This shard can pass requests on to another shard: of its node, or by its place elsewhere."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class TrunkClosed:
+class TrunkClosed(msgspec.Struct, frozen=True):
     """The trunk to another shard broke: what it was asked has no answer any more."""
 
     shard: int
@@ -172,8 +165,7 @@ class PassedBack(msgspec.Struct, frozen=True):
     frames: Sequence[TrunkFrame]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(msgspec.Struct, frozen=True):
     """A shard of another node can be sent to, on both lanes; `shards` is how many its node has.
 
     `run` is drawn when its process starts: another one means that it has forgotten what it was
@@ -186,8 +178,7 @@ class LinkOpened:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkClosed:
+class LinkClosed(msgspec.Struct, frozen=True):
     """The link to a shard of another node broke: what was sent on it last may be lost."""
 
     place: int
@@ -200,13 +191,11 @@ class PeerSent(msgspec.Struct, frozen=True):
     frames: Sequence[LinkFrame]
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """Time has passed. The host sends one every `TICK_MS` or so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(msgspec.Struct, frozen=True):
     """Take no more publishes, finish what is under way, save a checkpoint, then say `Stopped`.
 
     Acks of what was granted are taken for so long; then the log must come to rest.
@@ -242,8 +231,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RottenEntry:
+class RottenEntry(msgspec.Struct, frozen=True):
     """The scrub found the payload of an entry to be bad at a place."""
 
     group: int
@@ -251,23 +239,20 @@ class RottenEntry:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class MendDone:
+class MendDone(msgspec.Struct, frozen=True):
     """A piece that fills in an entry was run, and whether that entry is sound now."""
 
     piece: MendPiece
     is_sound: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GroupComplete:
+class GroupComplete(msgspec.Struct, frozen=True):
     """A group has all again that it lacked."""
 
     group: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStopped:
+class ReplicaStopped(msgspec.Struct, frozen=True):
     """A replica met what it cannot apply, and only listens from now on."""
 
     group: int
@@ -276,22 +261,19 @@ class ReplicaStopped:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryRejoins:
+class RegistryRejoins(msgspec.Struct, frozen=True):
     """The others gave the damaged replica of the registry a new voter number, to begin anew."""
 
     voter: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicOpened:
+class TopicOpened(msgspec.Struct, frozen=True):
     """A topic is new here, or got more partitions."""
 
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class AccessNarrowed:
+class AccessNarrowed(msgspec.Struct, frozen=True):
     """Something was taken away from somebody, perhaps from live sessions."""
 
 

@@ -7,8 +7,9 @@ log for ever; which shard serves that log may change with every start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from weir.access.wrapping import KeyRing
 from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
@@ -39,8 +40,7 @@ class Member(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """System, BrokerSet, node and shard ids. The system id is drawn once, when it is founded.
 
     `members` are the nodes that the set was founded with, the same on each of them; none of them
@@ -69,8 +69,7 @@ class Identity:
         return tuple(voter_of(node) for node in founders[: registry_voters(len(founders))])
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The numbered logs of a node, fixed when it is founded, dealt to its shards in turn.
 
     How many shards there are may change with every start: no group ever moves to another log.
@@ -102,8 +101,7 @@ class Layout:
         return self.shard_of(REGISTRY_GROUP)
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(msgspec.Struct, frozen=True):
     """Of all groups of a shard; what they mean, `weir_raft.Config` says."""
 
     #: How often a leader is heard by the others, over a link that carries nothing else.
@@ -123,8 +121,7 @@ REPLICATION_DEFAULT = Replication()
 STALE_MS, CUTOFF_MS = STALE_SECONDS_DEFAULT * 1_000, CUTOFF_SECONDS_DEFAULT * 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
+class ShardSettings(msgspec.Struct, frozen=True):
     """What an operator may set."""
 
     budget_bytes: int = BUDGET_BYTES_DEFAULT

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 import weir_raft as raft
 from weir.broker.api.settings import Layout
@@ -152,8 +153,7 @@ class Promises:
         multi.ask(self._next)
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierQuery:
+class BarrierQuery(msgspec.Struct, frozen=True):
     """What was asked of the shard at `place`, until monotonic time `until_ms` at most."""
 
     topic: int

@@ -9,9 +9,9 @@ behind the event. So it takes the one that asks one round trip, and shards a few
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 
+import msgspec
 from msgspec import structs
 
 from weir.broker.barriers.barriers import BarrierAnswers, OrderReached, gone
@@ -44,8 +44,7 @@ _UNKNOWN = (0, 0, 0)
 Places = dict[int, Located]
 
 
-@dataclass(slots=True, eq=False)
-class _Resolution:
+class _Resolution(msgspec.Struct, eq=False):
     """A cut that is not resolved yet; `until_ms` is monotonic."""
 
     number: int
@@ -56,18 +55,18 @@ class _Resolution:
     partitions: int
     until_ms: int = 0
     #: By group, the offset that was read up to.
-    after: dict[int, int] = field(default_factory=dict)
+    after: dict[int, int] = msgspec.field(default_factory=dict)
     #: By topic, what was said of it; None if it is gone.
-    barriers: dict[int, Barriers | None] = field(default_factory=dict)
+    barriers: dict[int, Barriers | None] = msgspec.field(default_factory=dict)
     #: By topic, how many partitions it has.
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, int] = msgspec.field(default_factory=dict)
     #: Whether barriers are asked for again, at the highest of the first answers.
     again: bool = False
     #: The location that is under way.
     location: int = 0
     #: Where the cut lies, and its stamp, 0 for committed ends; {} until that is found.
     stamp: int = 0
-    places: Places = field(default_factory=dict)
+    places: Places = msgspec.field(default_factory=dict)
     #: An earlier cut is looked for: the best ones so far that fit the limit, and that do not.
     search: CutSearch | None = None
     under: tuple[int, Places] | None = None

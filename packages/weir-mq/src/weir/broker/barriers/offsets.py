@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.partition import Partition, PartitionContext
@@ -54,8 +55,7 @@ class LocationFound(NamedTuple):
     error: Refused | None
 
 
-@dataclass(slots=True, eq=False)
-class _Location:
+class _Location(msgspec.Struct, eq=False):
     """What is to be found; `until_ms` is monotonic."""
 
     number: int
@@ -69,9 +69,9 @@ class _Location:
     #: Another shard that asks; None: this shard itself.
     caller: Caller | None
     missing: set[int]
-    found: dict[int, Located] = field(default_factory=dict)
+    found: dict[int, Located] = msgspec.field(default_factory=dict)
     #: Groups of which an entry is read from the disk just now.
-    reading: set[int] = field(default_factory=set)
+    reading: set[int] = msgspec.field(default_factory=set)
     asked_ms: int = 0
     error: Refused | None = None
 

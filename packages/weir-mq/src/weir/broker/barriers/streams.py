@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.topic_order import BarrierWaiter, Scope, TopicOrder
@@ -51,8 +52,7 @@ _STOOD_STILL_MS = 5 * TICK_MS
 # -- the upper shard ---------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class MarkStream:
+class MarkStream(msgspec.Struct, eq=False):
     """A stream of marks to a lower shard: `caller` opened it."""
 
     topic: int
@@ -62,13 +62,13 @@ class MarkStream:
     #: that were sent with marks of it.
     number: int = 0
     partitions: tuple[int, ...] = ()
-    told: dict[int, tuple[int, int]] = field(default_factory=dict)
+    told: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: How many that joined, and that ended, were told.
     roster: int = 0
     ends: int = 0
     marked_ms: int = 0
     #: By stamp, what is demanded; and since when something is, without a break.
-    demands: dict[int, BarrierWaiter] = field(default_factory=dict)
+    demands: dict[int, BarrierWaiter] = msgspec.field(default_factory=dict)
     since_ms: int = 0
     #: Those that hold the demand back for so long that they are left out of the set, and the stamp
     #: at which they belong to it again. They need not overtake the others: while nothing is
@@ -226,8 +226,7 @@ class MarkStreams:
 # -- the lower shard ---------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Subscription:
+class Subscription(msgspec.Struct, eq=False):
     """A stream of marks from an upper shard, at `place`."""
 
     topic: int
@@ -240,9 +239,9 @@ class Subscription:
     #: The set of the last mark, its stamp, and by partition offset and highest stamp below it.
     set_number: int = 0
     stamp: int = 0
-    throughs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    throughs: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: By stamp that is demanded, when it was sent, and since when it is.
-    pending: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, int] = msgspec.field(default_factory=dict)
     since_ms: int = 0
 
     def take(self, mark: SetMark) -> None:

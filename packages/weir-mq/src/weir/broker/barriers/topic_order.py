@@ -20,10 +20,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum, auto
 from operator import attrgetter
 from typing import NamedTuple
+
+import msgspec
 
 from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
@@ -67,8 +68,7 @@ class Scope(IntEnum):
     LED = auto()
 
 
-@dataclass(slots=True, eq=False)
-class BarrierWaiter:
+class BarrierWaiter(msgspec.Struct, eq=False):
     """Who is told what is known once all partitions are at `stamp`, or when its time is up."""
 
     topic: int

@@ -6,9 +6,9 @@ What pickers know is soft: a new leader makes new ones, which find out from the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+import msgspec
 from msgspec import structs
 
 from weir.broker.consumers.leases import Attempts, BegunMessages, Leases
@@ -36,16 +36,15 @@ _SPAN = 16
 ANYBODY = 0
 
 
-@dataclass(slots=True)
-class PullQueue:
+class PullQueue(msgspec.Struct):
     """One cluster's pulls in line, and the ranges of its grants that are proposed.
 
     `watches` are pulls of no message: they are told when there is something that nobody pulls.
     """
 
-    pulls: Waits[Pull] = field(default_factory=Waits)
-    watches: Waits[Pull] = field(default_factory=Waits)
-    proposed: list[tuple[int, int]] = field(default_factory=list)
+    pulls: Waits[Pull] = msgspec.field(default_factory=Waits)
+    watches: Waits[Pull] = msgspec.field(default_factory=Waits)
+    proposed: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.pulls or self.watches or self.proposed)
@@ -96,8 +95,7 @@ class PullQueue:
         return any(first < b and a < behind for a, b in self.proposed)
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """Messages [first, behind) to grant, or of these the `runs` if there are several, and the whole
     entries that hold them.
     """
@@ -123,8 +121,7 @@ class Granter(Protocol):
         """Grant every cluster what it may be granted."""
 
 
-@dataclass(frozen=True, slots=True)
-class PickerContext:
+class PickerContext(msgspec.Struct, frozen=True):
     """What all pickers of a partition work with, while this node leads it."""
 
     granter: Granter

@@ -9,7 +9,8 @@ Devices cannot open columns: this is the one place that takes values out of batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.broker.access.authorizer import Authorizer
 from weir.broker.devices.subscriptions import (
@@ -83,19 +84,18 @@ from weir.protocol.device import (
 _U32_MAX = 0xFFFFFFFF
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(msgspec.Struct):
     """Values and their offsets; with `too_large` one offset, whose value has so many bytes.
 
     Messages below `passed` that are not among them cannot be opened here, or have expired: those
     are in the runs `expired`.
     """
 
-    offsets: list[int] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    offsets: list[int] = msgspec.field(default_factory=list)
+    values: list[bytes] = msgspec.field(default_factory=list)
     too_large: int = 0
     passed: int = 0
-    expired: list[tuple[int, int]] = field(default_factory=list)
+    expired: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     def leave_out(self, offset: int) -> None:
         """A message has expired."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.catalog import Catalog
@@ -30,8 +31,7 @@ class DeviceEntries(Protocol):
         """Propose that the device of a generation is used. Raises `Unavailable`."""
 
 
-@dataclass(slots=True)
-class _Wait:
+class _Wait(msgspec.Struct):
     hub: int
     generation: int
     asked_ms: int

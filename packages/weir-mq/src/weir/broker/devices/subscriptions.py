@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.topics import BY_PARTITION, Topics
@@ -44,8 +45,7 @@ _SHARE = 4
 Request = m.OpenCluster | m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
 
 
-@dataclass(slots=True)
-class GrantRemainder:
+class GrantRemainder(msgspec.Struct):
     """What is left of a grant that one reply did not take: the next pulls get it first, until
     monotonic time `until_ms`. Of [next, behind) the `runs` are granted, and what had not expired
     by `granted_ms` is handed out. The lease ends at `lease_ends_ms`, or just before.
@@ -122,8 +122,7 @@ class InHand:
         self._grants.pop((partition, fence), None)
 
 
-@dataclass(slots=True)
-class Subscription:
+class Subscription(msgspec.Struct):
     """One device of a connection in one cluster.
 
     A partition is watched (the broker will say when it has something), `ready` (it has), or
@@ -134,8 +133,8 @@ class Subscription:
     request: DeviceSubscribe
     addresses: dict[int, Address]
     in_hand: InHand
-    ready: dict[int, None] = field(default_factory=dict)
-    unwatched: dict[int, None] = field(default_factory=dict)
+    ready: dict[int, None] = msgspec.field(default_factory=dict)
+    unwatched: dict[int, None] = msgspec.field(default_factory=dict)
     lost: int = 0
     remainder: GrantRemainder | None = None
     #: The pull under way.
@@ -166,16 +165,14 @@ class Subscription:
         return SUBSCRIPTION_BYTES + held + WATCH_BYTES * len(self.addresses)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingWatch:
+class PendingWatch(msgspec.Struct, frozen=True):
     """A subscription waits until a partition has something."""
 
     subscription: Subscription
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOpen:
+class PendingOpen(msgspec.Struct, frozen=True):
     """A cluster is being opened: then `partitions` are watched, or the pull under way goes on."""
 
     subscription: Subscription
@@ -183,8 +180,7 @@ class PendingOpen:
     is_for_pull: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPull:
+class PendingPull(msgspec.Struct, frozen=True):
     """The pull under way waits for a grant, of which a part may be handed out until `until_ms`."""
 
     subscription: Subscription
@@ -192,22 +188,19 @@ class PendingPull:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PendingFetch:
+class PendingFetch(msgspec.Struct, frozen=True):
     """The pull under way waits for messages of the remainder of a grant."""
 
     subscription: Subscription
 
 
-@dataclass(frozen=True, slots=True)
-class PendingExpiry:
+class PendingExpiry(msgspec.Struct, frozen=True):
     """Expired messages are acked; should that fail, they come again and are acked then."""
 
     subscription: Subscription
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChange:
+class PendingChange(msgspec.Struct, frozen=True):
     """A device waits to hear that its ack, its nack or its extension is committed."""
 
     subscription: Subscription
@@ -218,13 +211,12 @@ class PendingChange:
 Pending = PendingWatch | PendingOpen | PendingPull | PendingFetch | PendingExpiry | PendingChange
 
 
-@dataclass(slots=True)
-class Receiver:
+class Receiver(msgspec.Struct):
     """A connection with subscriptions, one for each `sn`, and by correlation what they wait for."""
 
     session: int
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    pending: dict[int, Pending] = field(default_factory=dict)
+    subscriptions: dict[int, Subscription] = msgspec.field(default_factory=dict)
+    pending: dict[int, Pending] = msgspec.field(default_factory=dict)
     correlation: int = 0
 
     @property

@@ -11,7 +11,6 @@ scattering is out of sight as yet: who asks for positions with a stamp waits for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -52,8 +51,7 @@ def is_grant(record: ControlRecord) -> bool:
     return isinstance(record, ProducerOpened) and not record.epoch
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(msgspec.Struct):
     """A shard that follows: its session here, and how far it has applied."""
 
     session: int

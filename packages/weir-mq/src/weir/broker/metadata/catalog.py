@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from weir.broker.metadata.audit import AUDITOR, AuditTrail
 from weir.broker.metadata.placement import Nodes
@@ -80,15 +80,14 @@ class Holding(NamedTuple):
     granted: int
 
 
-@dataclass(slots=True)
-class _ProducerIds:
+class _ProducerIds(msgspec.Struct):
     """Who holds which producer id."""
 
-    holdings: dict[int, Holding] = field(default_factory=dict)
+    holdings: dict[int, Holding] = msgspec.field(default_factory=dict)
     #: How many of those each principal holds.
-    held_by: Counter[str] = field(default_factory=Counter)
+    held_by: Counter[str] = msgspec.field(default_factory=Counter)
     #: Ids with a new epoch, which gets the next stamp that comes.
-    not_stamped: list[int] = field(default_factory=list)
+    not_stamped: list[int] = msgspec.field(default_factory=list)
     #: The stamp at which old ones were forgotten last.
     forgot_at: int = 0
 

@@ -9,8 +9,9 @@ every replica.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
 
 from weir.broker.metadata.spread import ONE_SET, UNDECLARED, Declared, Spread
 from weir.broker.records.registry import (
@@ -45,12 +46,11 @@ NodeState = Literal["active", "draining", "removed"]
 _STATES = get_args(NodeState)
 
 
-@dataclass(slots=True)
-class Load:
+class Load(msgspec.Struct):
     """How many groups each node holds, and how many it is to lead."""
 
-    held: dict[int, int] = field(default_factory=dict)
-    led: dict[int, int] = field(default_factory=dict)
+    held: dict[int, int] = msgspec.field(default_factory=dict)
+    led: dict[int, int] = msgspec.field(default_factory=dict)
 
     def copy(self) -> Load:
         """Return one to reckon with."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 import weir_raft as raft
 from weir.broker.metadata.placement import Nodes, Placement
@@ -38,8 +39,7 @@ _DRIFT_EVERY_MS = 1_000
 _BEHIND_MAX = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """Hand the leadership to this voter."""
 
     voter: int
@@ -301,8 +301,7 @@ def give_away(led: Iterable[Led], fit: Callable[[Led, int], bool] = ANYBODY.suit
             take(group, Transfer(heirs[group.id % len(heirs)]))
 
 
-@dataclass(slots=True)
-class Standing:
+class Standing(msgspec.Struct):
     """Groups of one shard: how many it holds and leads, and how many know no leader here.
 
     `lagging` counts, by node, the replicas of groups led here that are not up to date.
@@ -311,7 +310,7 @@ class Standing:
     held: int = 0
     led: int = 0
     leaderless: int = 0
-    lagging: Counter[int] = field(default_factory=Counter)
+    lagging: Counter[int] = msgspec.field(default_factory=Counter)
 
 
 def standing_of(groups: Iterable[Led]) -> Standing:

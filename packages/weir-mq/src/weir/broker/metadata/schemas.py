@@ -7,8 +7,10 @@ rule. Replicas only apply what was decided, so releases that compare otherwise n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.broker.records.registry import SchemaRecord, SchemaRuleSet, SchemaVersionAdded
 from weir.broker.replica.requests import Proposals
@@ -60,8 +62,7 @@ class SchemaVersion(NamedTuple):
     added_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSchemas:
+class TopicSchemas(msgspec.Struct, frozen=True):
     """The versions of a topic's schema, numbered from 1, and the `fields` of the newest one."""
 
     rule: str = RULE_DEFAULT

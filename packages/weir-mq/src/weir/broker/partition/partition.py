@@ -8,8 +8,9 @@ is data, `PartitionEvents`: the shard's turn looks at it, and acts on it.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 import weir_raft as raft
 from weir.broker.consumers.operations import ConsumerRequests, apply_to_clusters
@@ -147,8 +148,7 @@ class PartitionEvents:
         return until_ms - now_ms
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionContext:
+class PartitionContext(msgspec.Struct, frozen=True):
     """What the partitions of a shard share."""
 
     outbox: Outbox

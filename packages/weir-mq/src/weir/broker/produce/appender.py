@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from weir.broker.api.counts import Counts
 from weir.broker.records.entries import BatchRecord, of_batches, record_of
@@ -63,8 +64,7 @@ class PublishWaiter(NamedTuple):
     is_repeat: bool = False
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(msgspec.Struct):
     """A batch that is stamped and not committed yet, and all clients that wait for it."""
 
     record: BatchRecord
@@ -75,9 +75,9 @@ class Pending:
     #: Bytes of the budget that come back with the commit.
     charged: int = 0
     #: Told once it is applied, or sooner that it takes long: see `Appender.stall`.
-    clients: list[PublishWaiter] = field(default_factory=list)
+    clients: list[PublishWaiter] = msgspec.field(default_factory=list)
     #: Those who need not wait for more than this node's own disk.
-    early: list[PublishWaiter] = field(default_factory=list)
+    early: list[PublishWaiter] = msgspec.field(default_factory=list)
 
 
 class Appender:

@@ -6,7 +6,7 @@ the replicated state says; here is what is under way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from weir.broker.produce.appender import Appender
 from weir.broker.records.entries import Payload, of_control, of_staged
@@ -26,13 +26,12 @@ from weir.protocol.client.sinks import ForgetSink, SinkReleased, Stage, Staged
 _BYTES_MAX = BATCH_BYTES_MAX - HEAD_BYTES_MAX
 
 
-@dataclass(slots=True)
-class _UnderWay:
+class _UnderWay(msgspec.Struct):
     """A batch that is proposed: its bytes, and who waits for it."""
 
     record: StagedRecord
     charged: int
-    callers: list[Caller] = field(default_factory=list)
+    callers: list[Caller] = msgspec.field(default_factory=list)
 
 
 class StageRequests:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from weir.broker.api.effects import AssignNamespace, HoldSession
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of, quota_exceeded
@@ -42,8 +43,7 @@ class QuotaFacts(Protocol):
         """Return a topic by its id."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct):
     """A peer that is not read from: for whose sake, since when, and how much it brought last; when
     it was told so; and whether it brought what is not served yet.
     """
@@ -55,21 +55,19 @@ class _Held:
     is_parked: bool = False
 
 
-@dataclass(slots=True)
-class ThrottleCounts:
+class ThrottleCounts(msgspec.Struct):
     """How often peers of a namespace or principal had to wait, and for how long, all together."""
 
     times: int = 0
     waited_ms: int = 0
 
 
-@dataclass(slots=True)
-class _Peer:
+class _Peer(msgspec.Struct):
     """What is known of a peer: its namespace, and what its last requests brought."""
 
     namespace: str = ""
     brought: int = 0
-    accounts: dict[str, tuple[Account, ...]] = field(default_factory=dict)
+    accounts: dict[str, tuple[Account, ...]] = msgspec.field(default_factory=dict)
 
 
 class Meter:

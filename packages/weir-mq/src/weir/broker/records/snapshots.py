@@ -8,7 +8,6 @@ whoever packs in a thread lets go of the interpreter between them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -65,8 +64,7 @@ unpack = partial(msgspec.msgpack.decode, strict=False)
 _split = partial(msgspec.msgpack.decode, type=list[msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(msgspec.Struct, frozen=True):
     """A state that was `taken`, to be packed off the loop, as if it were read from a log."""
 
     log: int

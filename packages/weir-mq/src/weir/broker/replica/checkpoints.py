@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -38,14 +37,13 @@ FREE_EVERY_MS = 1_000
 FREE_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A log as the host opened it: recovered groups, the broker's part of the checkpoint, and the
     places that were found damaged.
     """
 
     log: Log
-    groups: Mapping[int, RecoveredGroup] = field(default_factory=dict)
+    groups: Mapping[int, RecoveredGroup] = msgspec.field(default_factory=dict)
     checkpoint: bytes = b""
     holes: Sequence[LogDamaged] = ()
 

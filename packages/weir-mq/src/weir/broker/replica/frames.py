@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, starmap
 from typing import Any, NamedTuple
+
+import msgspec
 
 import weir_raft as raft
 from weir.broker.records.entries import (
@@ -438,8 +439,7 @@ def fits(body: memoryview, end: int) -> None:
         raise BadMessage(f"a frame's body has {len(body):,} bytes, and should have {end:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An entry that another node has."""
 
     name: Name

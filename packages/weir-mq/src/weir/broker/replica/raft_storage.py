@@ -101,7 +101,7 @@ class RaftStorage:
         if self._recovered is not None and (doubtful := self._recovered.doubtful):
             self._log.reader.disbelieve(self._group, doubtful)
             self.unreadable += len(doubtful)
-            self._recovered = replace(self._recovered, doubtful=())
+            self._recovered = msgspec.structs.replace(self._recovered, doubtful=())
 
     def mended(self) -> None:
         """What could be filled in is there again."""

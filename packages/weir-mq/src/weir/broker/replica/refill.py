@@ -7,8 +7,9 @@ any node can give it, whether it leads, votes, or is damaged itself (docs/adr 00
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from weir.broker.api.effects import SendToPeer, Work
 from weir.broker.api.events import Findings, GroupComplete
@@ -47,16 +48,15 @@ _ASK_EVERY_MS = 500
 HOPE_MS = 3_000
 
 
-@dataclass(slots=True)
-class _Lack:
+class _Lack(msgspec.Struct):
     """What one group lacks, and how far it is filled in."""
 
     wanted: dict[int, Stored]
-    filled: dict[int, Filled] = field(default_factory=dict)
+    filled: dict[int, Filled] = msgspec.field(default_factory=dict)
     #: Entries that are being written to the disk.
-    mending: set[int] = field(default_factory=set)
+    mending: set[int] = msgspec.field(default_factory=set)
     #: Those that came, and for which there is no sound header to put them behind.
-    unfillable: set[int] = field(default_factory=set)
+    unfillable: set[int] = msgspec.field(default_factory=set)
     asked: int = 0
     asked_ms: int = -_ASK_EVERY_MS
     #: When something was gained last, or asked for first.
@@ -271,12 +271,11 @@ class Refill:
         return writer.log if writer is not None else None
 
 
-@dataclass(slots=True)
-class _Gift:
+class _Gift(msgspec.Struct):
     """What is being read for another node."""
 
     reading: int
-    found: list[tuple[Stored, Buffer]] = field(default_factory=list)
+    found: list[tuple[Stored, Buffer]] = msgspec.field(default_factory=list)
 
 
 def _as_many(entries: Sequence[Stored]) -> list[Stored]:

@@ -12,9 +12,10 @@ touched.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, TypeVar
+
+import msgspec
 
 from weir.errors import Overloaded
 from weir.model.limits import (
@@ -154,8 +155,7 @@ class State(Enum):
     REVOKED = auto()
 
 
-@dataclass(slots=True, eq=False)
-class Incoming:
+class Incoming(msgspec.Struct, eq=False):
     """A frame of a connection that is not whole yet."""
 
     connection: int
@@ -166,9 +166,9 @@ class Incoming:
     came: int = 0
     #: Bytes when it is whole; 0 until its header has come.
     size: int = 0
-    granted_at: float = field(default=0.0, repr=False)
+    granted_at: float = 0.0
     #: Bytes that had come when it got its reservation.
-    came_before: int = field(default=0, repr=False)
+    came_before: int = 0
 
     @property
     def is_read(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.broker.state.ranges import Ranges
 from weir.codec import Buffer
@@ -93,8 +94,7 @@ def matching_runs(batch: Batch, tags: frozenset[str]) -> list[tuple[int, int]]:
     return list(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered:
+class Filtered(msgspec.Struct, frozen=True):
     """Batches, and runs of offsets [first, next) that were looked at and have no wanted tag: all of
     what lies from where the fetch began up to `behind`, but for what is void.
     """

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
@@ -31,8 +32,7 @@ _STAGED_AT_ONCE = 64
 Then = Callable[[Sequence[Buffer], Refused | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Nothing to read: it is done when the shard has seen to whatever else came meanwhile."""
 
     log: int

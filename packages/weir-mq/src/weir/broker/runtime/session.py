@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -82,8 +81,7 @@ class Decisions:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """A login under way: the principal that it would be, empty if there is no such user, the access
     version at which it began, the name that it gave, and the line in which its failure counts.
     """

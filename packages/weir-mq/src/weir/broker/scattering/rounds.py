@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
@@ -67,8 +68,7 @@ class RoundOwner(Protocol):
         """Go on with what the parts of its last round answered."""
 
 
-@dataclass(slots=True, eq=False)
-class ParticipantRound:
+class ParticipantRound(msgspec.Struct, eq=False):
     """One question to each of some parts of an attempt: to do a `step`, or, without one, to be
     prepared with its part of the `contents`.
 
@@ -85,13 +85,13 @@ class ParticipantRound:
     until_ms: int
     enough: frozenset[Standing] = frozenset()
     #: What all parts of the scattering hold, for those that are to be prepared.
-    contents: Mapping[int, PartContent] = field(default_factory=dict)
+    contents: Mapping[int, PartContent] = msgspec.field(default_factory=dict)
     #: Parts that are told after these, one behind the other, each as it is with the one before it.
-    later: list[int] = field(default_factory=list)
-    answers: Answers = field(default_factory=dict)
+    later: list[int] = msgspec.field(default_factory=list)
+    answers: Answers = msgspec.field(default_factory=dict)
     is_over: bool = False
     #: By part that could not answer: when to ask again, how long to wait the next time, and why.
-    again: dict[int, tuple[int, int, Refused]] = field(default_factory=dict)
+    again: dict[int, tuple[int, int, Refused]] = msgspec.field(default_factory=dict)
 
     def request_for(self, part: int) -> PartRequest:
         """Return what to ask the leader of a part."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
+
 from weir.broker.records.partition import (
     CursorMoved,
     CursorSought,
@@ -86,8 +88,7 @@ class Holders:
         self._fences[lo:hi] = [run[2] for run in kept]
 
 
-@dataclass(slots=True)
-class Grant:
+class Grant(msgspec.Struct):
     """A lease of the messages still in `left`; `deadline` is a stamp.
 
     `attempts` counts this grant; it was none of what is `untried`, once that is told.
@@ -97,7 +98,7 @@ class Grant:
     deadline: int
     attempts: int
     left: Ranges
-    untried: Ranges = field(default_factory=Ranges)
+    untried: Ranges = msgspec.field(default_factory=Ranges)
 
     @property
     def is_counted(self) -> bool:
@@ -505,8 +506,7 @@ def _not_aside(
     return list(free) if several else list(free)[:1]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTurn:
+class EndedTurn(msgspec.Struct, frozen=True):
     """How far a turn came; if it was given back, for how many ms, and whether it was untried."""
 
     offsets: tuple[int, ...]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
+
+import msgspec
 
 from weir.broker.records.entries import BatchRecord
 from weir.errors import Overloaded, TooLarge, ValueLost
@@ -33,8 +34,7 @@ _NONE = -1
 _AGAIN = "open another producer, and send the value again from its beginning"
 
 
-@dataclass(slots=True)
-class OpenValue:
+class OpenValue(msgspec.Struct):
     """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie.
 
     `stored` are the bytes that its chunks take in the log, where they may be compressed; `hash` is
@@ -47,7 +47,7 @@ class OpenValue:
     stamp: int = 0
     stored: int = 0
     hash: int = 0
-    packed: array[int] = field(default_factory=lambda: array("Q"))
+    packed: array[int] = msgspec.field(default_factory=lambda: array("Q"))
 
     @property
     def first_index(self) -> int:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+import msgspec
 
 from weir.broker.records.staging import StagedRecord
 from weir.model.columns import Publication, StagedRun, chained
 
 
-@dataclass(slots=True)
-class OpenRun:
+class OpenRun(msgspec.Struct):
     """Batches that a writer has staged, in order; `indexes` and `counts` are, of each, the entry
     that holds it and its messages. `stamp` is when the last one came.
     """
@@ -32,9 +32,9 @@ class OpenRun:
     hash: int = 0
     #: The bytes of its batches.
     stored: int = 0
-    indexes: array[int] = field(default_factory=lambda: array("q"))
-    counts: array[int] = field(default_factory=lambda: array("q"))
-    sizes: array[int] = field(default_factory=lambda: array("q"))
+    indexes: array[int] = msgspec.field(default_factory=lambda: array("q"))
+    counts: array[int] = msgspec.field(default_factory=lambda: array("q"))
+    sizes: array[int] = msgspec.field(default_factory=lambda: array("q"))
 
     def add(self, index: int, record: StagedRecord) -> None:
         """Take one more batch, which the entry at `index` holds."""

@@ -13,10 +13,12 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from weir.client.arguments import parse_url
 from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE, split_user
@@ -34,8 +36,7 @@ class BadContext(ValueError):
     """A context is not there, or cannot be one; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """Where a set is, and who asks. `url` has hosts alone; paths are absolute. All others may be
     empty.
     """
@@ -102,11 +103,10 @@ class Context:
         return {name: value for name, value in asdict(self).items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class Contexts:
+class Contexts(msgspec.Struct, frozen=True):
     """All contexts by name, and the one in use; "" is none."""
 
-    by_name: Mapping[str, Context] = field(default_factory=dict)
+    by_name: Mapping[str, Context] = msgspec.field(default_factory=dict)
     current: str = ""
 
     def find(self, name: str) -> Context:
@@ -169,7 +169,7 @@ def read_contexts(file: Path) -> Contexts:
 
 
 def _context(row: Any) -> Context:
-    names = [one.name for one in fields(Context)]
+    names = Context.__struct_fields__
     if not isinstance(row, dict) or not all(isinstance(one, str) for one in row.values()):
         raise BadContext(f"it is a table of texts: {', '.join(names)}")
     if _SECRETS & row.keys():

@@ -249,7 +249,7 @@ def redrive(
 
 def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
     """Return clusters as they stand in JSON."""
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     return [
         {

@@ -48,7 +48,7 @@ def list_hubs(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> 
 @app.command()
 def show(topic: Topic, hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Show the boot count and the next sequence of each device of a hub."""
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from weir.cli.output import print_json, print_table
 

@@ -33,7 +33,7 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 
     Exit code 1 if a node is down, a group has no leader, or a replica is not up to date.
     """
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from weir.cli.output import print_json, print_table
 

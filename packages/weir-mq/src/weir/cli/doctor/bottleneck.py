@@ -14,7 +14,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -69,8 +68,7 @@ class Figures:
         return dict(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True):
     """One shard: its figures at both ends, which parts of the time its loop computed and waited
     for a processor, and how often it was seen in which stage.
     """
@@ -79,7 +77,7 @@ class Shard:
     after: Figures
     works: float = 0.0
     waits: float = 0.0
-    stages: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def gained(self, name: str) -> float:
         """Return by how much a figure grew."""
@@ -93,8 +91,7 @@ class Shard:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What the system says of the time between. Parts of 1; `sent_bytes` a second.
 
     `disk_queue` is how many requests lay at the disk on average; `link_bytes` a second are what the
@@ -109,8 +106,7 @@ class Machine:
     retransmitted: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(msgspec.Struct, frozen=True):
     """All that was seen in `seconds`. `lagging` says by node in which part of the looks one of its
     replicas was not up to date; the other nodes are `followers`, and `silent` ones did not answer
     at some look; `budget` is the part of the byte budget that was used.
@@ -119,7 +115,7 @@ class Watch:
     seconds: float
     shards: Sequence[Shard]
     machine: Machine = Machine()
-    lagging: Mapping[int, float] = field(default_factory=dict)
+    lagging: Mapping[int, float] = msgspec.field(default_factory=dict)
     followers: Collection[int] = ()
     silent: Collection[int] = ()
     budget: float = 0.0
@@ -385,8 +381,7 @@ def _status(url: str) -> SetStatus:
     return connected(url, ask)
 
 
-@dataclass(frozen=True, slots=True)
-class _System:
+class _System(msgspec.Struct, frozen=True):
     """Counters of the machine at one moment, as /proc and /sys tell them; 0 where they do not."""
 
     busy: float

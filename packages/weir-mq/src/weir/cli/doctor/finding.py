@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +23,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Patient:
+class Patient(msgspec.Struct, frozen=True):
     """What is looked at. `must_run`: no node in the folder is a failure."""
 
     config: Config

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import typer
 
 from weir.cli.connection import DEFAULT_URL, Url
@@ -302,8 +302,7 @@ def figures(
     print("\n".join(done.files))
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
+class _Query(msgspec.Struct, frozen=True):
     """What a verb reads that reports on a topic, or on the lake that keeps it, and where to."""
 
     verb: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
+
+import msgspec
 
 from weir.client.connection.connection import (
     Connection,
@@ -52,8 +53,7 @@ _ANYWHERE = (
 R = TypeVar("R")
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(msgspec.Struct):
     """Batches of one partition that are under way, all by one connection: none overtakes."""
 
     connection: Connection

@@ -21,11 +21,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from weir.errors import WeirError
 from weir.model.ids import is_loopback
@@ -324,8 +325,7 @@ def _look_up(host: str, port: int, timeout: float) -> list[Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(msgspec.Struct, frozen=True):
     """Clocks that any thread may read, dice of one's own, how to start a thread, how to hear of
     signals; and for programs without an event loop, how to connect and how to wait.
     """

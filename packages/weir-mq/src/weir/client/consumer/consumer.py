@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -17,7 +16,7 @@ from weir.client.consumer.delivery import AckResult, Delivery, Settled
 from weir.client.consumer.messages import Deliveries, InHand
 from weir.client.consumer.settlement import BatchLease, Leased, Publisher, Settlement
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
-from weir.client.core.grants import Grant
+from weir.client.core.grants import Grant, text_of
 from weir.errors import BadRequest, WeirError
 from weir.model.message import LargeMessage, Message
 from weir.model.topic import full_name_of, split_name
@@ -147,16 +146,19 @@ class LeasedLargeMessage(LeasedMessage, LargeMessage):  # type: ignore[misc]  # 
         return leased
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedBatch(Grant):
+class LeasedBatch(Grant, frozen=True, kw_only=True, eq=False):
     """Messages of a consumer that were granted together, and are settled together.
 
     `async with batch:` acks it at its end; if the block raises, all of it goes back, as with
     `LeasedMessage`. `messages()` splits it; its batches are columns.
     """
 
-    lease: BatchLease = field(kw_only=True, repr=False, compare=False)
-    settlement: Settlement = field(kw_only=True, repr=False, compare=False)
+    lease: BatchLease
+    settlement: Settlement
+
+    def __repr__(self) -> str:
+        """Show what was granted."""
+        return text_of(self)
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -237,12 +239,9 @@ def leased_message(delivery: Delivery, settlement: Settlement) -> LeasedMessage:
     return LeasedSmallMessage(delivery, settlement)
 
 
-_GRANT = [one.name for one in fields(Grant)]
-
-
 def leased_batch(lease: BatchLease, settlement: Settlement) -> LeasedBatch:
     """Return what a consumer hands out of a grant."""
-    values = {name: getattr(lease.grant, name) for name in _GRANT}
+    values = {name: getattr(lease.grant, name) for name in Grant.__struct_fields__}
     return LeasedBatch(**values, lease=lease, settlement=settlement)
 
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient

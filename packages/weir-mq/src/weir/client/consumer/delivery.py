@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.arguments import Delay
 from weir.client.connection.metadata import Places
@@ -25,8 +27,7 @@ from weir.protocol.client import messages as m
 _LOOKS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
+class Stale(msgspec.Struct, frozen=True):
     """Messages [offset, next_offset) that were settled after their lease had ended, and whether
     they are done: `DONE_ELSEWHERE`, `EXPIRED`, or `PARTLY` where that was not told one by one.
     """
@@ -38,8 +39,7 @@ class Stale:
     outcome: AckOutcome = AckOutcome.EXPIRED
 
 
-@dataclass(frozen=True, slots=True)
-class AckResult:
+class AckResult(msgspec.Struct, frozen=True):
     """What an ack did; true if this grant did all that was acked.
 
     `late` are runs (first, next, outcome) of messages that it did not do. All others are `DONE`.
@@ -153,8 +153,7 @@ class Lessor(Protocol):
         """Return where a scattering may ack it. Raises `BadRequest` if it may not."""
 
 
-@dataclass(slots=True, eq=False)
-class Holding:
+class Holding(msgspec.Struct, eq=False):
     """A grant that is not all settled; its lease ends when `monotonic` is at `ends`, in seconds.
 
     `left` is what was neither said to be done nor given back, as far as that was noted.
@@ -168,18 +167,18 @@ class Holding:
     slot: asyncio.Semaphore | None = None
     #: How often something of its partition had been given back when it was asked for.
     asked: int = 0
-    left: list[Run] = field(default_factory=list)
+    left: list[Run] = msgspec.field(default_factory=list)
     #: How many deliveries of it are handed out and open; and offsets that are done and not noted.
     open: int = 0
-    finished: list[int] = field(default_factory=list)
+    finished: list[int] = msgspec.field(default_factory=list)
     #: Those handed out, where a nack takes others with it; and offsets that went back before.
-    deliveries: list[Delivery] = field(default_factory=list)
-    skipped: set[int] = field(default_factory=set)
+    deliveries: list[Delivery] = msgspec.field(default_factory=list)
+    skipped: set[int] = msgspec.field(default_factory=set)
     #: All below was handed out; and whether nothing more of it will be.
     handed: int = 0
     all_handed: bool = False
     #: What is worked on: deliveries that are open, or all that is left.
-    opened: set[int] = field(default_factory=set)
+    opened: set[int] = msgspec.field(default_factory=set)
     all_begun: bool = False
     #: In how many blocks something of it is worked on; else its lease is extended until then.
     blocks: int = 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.connection.metadata import TRIES, Places, watch
 from weir.client.connection.network_client import NetworkClient
@@ -35,8 +37,7 @@ _HOME = 0
 _AGAIN = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a consumer asks for: `lease` in seconds."""
 
     cluster: str

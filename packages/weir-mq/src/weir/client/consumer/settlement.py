@@ -16,8 +16,9 @@ import asyncio
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from weir.client.arguments import Delay, delay_ms
 from weir.client.connection.network_client import NetworkClient
@@ -102,8 +103,7 @@ async def copy(
         await producer.publish_from(pieces, key=key, tag=tag, time=when, headers=headers)
 
 
-@dataclass(slots=True, eq=False)
-class BatchLease:
+class BatchLease(msgspec.Struct, eq=False):
     """A grant that was handed out whole, until all of it has its outcome."""
 
     holding: Holding

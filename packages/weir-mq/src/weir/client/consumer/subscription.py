@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.client.arguments import ConsumerMode, check_choice, check_tags, duration, whole_number
 from weir.client.connection.metadata import Places
@@ -50,8 +51,7 @@ def lease_seconds(lease: str | float) -> float:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a consumer takes messages, and what becomes of those that fail: see `Client.consumer`."""
 
     cluster: str

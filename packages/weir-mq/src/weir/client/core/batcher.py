@@ -8,9 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Container, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.codec import Buffer, deflate
 from weir.errors import BadRequest, MissingLibrary
@@ -50,8 +52,7 @@ T = TypeVar("T")
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(msgspec.Struct, frozen=True):
     """How a producer compresses: a number of `weir.model.batch.Compression`, and a level; and the
     version of the topic's schema that its values have, 0 for none.
     """
@@ -93,8 +94,7 @@ class Whole(Protocol[O]):
         """Return the sealed batch. Raises as `weir.model.batch.encode`."""
 
 
-@dataclass(slots=True, eq=False)
-class Gathered(Generic[O]):
+class Gathered(msgspec.Struct, Generic[O], eq=False):
     """The columns of one batch to be; a column other than `values` is None until one is given.
 
     A message without a time of its own has `base_time`, when the first of them was gathered.
@@ -102,7 +102,7 @@ class Gathered(Generic[O]):
 
     owner: O
     base_time: int
-    values: Sequence[bytes] = field(default_factory=list)
+    values: Sequence[bytes] = msgspec.field(default_factory=list)
     keys: Sequence[bytes | None] | None = None
     tags: Sequence[str | None] | None = None
     times: Sequence[int] | None = None
@@ -326,8 +326,7 @@ def picked(column: Sequence[T] | None, rows: Sequence[int]) -> list[T] | None:
     return None if column is None else [column[row] for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRows:
+class ColumnRows(msgspec.Struct, frozen=True):
     """Many messages, column by column; `due` and `expires` are those of all of them."""
 
     values: Sequence[bytes]
@@ -363,8 +362,7 @@ class ColumnRows:
         )
 
 
-@dataclass(slots=True, eq=False)
-class ArrowBatch(Generic[O]):
+class ArrowBatch(msgspec.Struct, Generic[O], eq=False):
     """A batch to be, of rows that stay where they are until it is encoded."""
 
     owner: O

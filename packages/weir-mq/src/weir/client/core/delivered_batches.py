@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Protocol
+
+import msgspec
 
 from weir.codec import Buffer
 from weir.errors import BadBatch, BadRequest, TooLarge
@@ -39,8 +40,7 @@ class Source(Protocol):
         """Return the pieces; nothing is fetched yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """Messages [offset, next_offset) of one batch, whose first `skip` messages lie before them."""
 
     topic: str
@@ -84,8 +84,7 @@ class Delivered:
         return self.batch
 
 
-@dataclass(frozen=True, slots=True)
-class SlicedDelivered(Delivered):
+class SlicedDelivered(Delivered, frozen=True):
     """Some messages of [offset, next_offset): those of a slice, `first` of which lie before."""
 
     first: int = 0
@@ -101,8 +100,7 @@ class SlicedDelivered(Delivered):
         return self.first
 
 
-@dataclass(frozen=True, slots=True)
-class LargeDelivered(Delivered):
+class LargeDelivered(Delivered, frozen=True):
     """One message whose value lies in chunks; `loaded` is the value once somebody fetched it."""
 
     source: Source | None = None
@@ -254,8 +252,7 @@ class Assembly:
                 self._at = self._references.runs[self._run][0]
 
 
-@dataclass(frozen=True, slots=True)
-class Picked(Delivered):
+class Picked(Delivered, frozen=True):
     """Some messages of a batch or a slice: `rows` counts from the first one there."""
 
     rows: tuple[int, ...] = ()

@@ -7,8 +7,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.core.delivered_batches import Delivered, Picked, SlicedDelivered
 from weir.errors import BadBatch
@@ -85,8 +87,7 @@ def covers(runs: Iterable[Run], offset: int) -> bool:
     return any(first <= offset < behind for first, behind in runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """A lease of messages [offset, next_offset), or of their `runs`, until `deadline`, a stamp.
 
     `expired` are those whose lifetime was over when they were granted: no batch here holds them,
@@ -112,6 +113,12 @@ class Grant:
     def leased(self) -> tuple[Run, ...]:
         """What of [offset, next_offset) was granted, what had expired included."""
         return self.runs or ((self.offset, self.next_offset),)
+
+
+def text_of(grant: Grant) -> str:
+    """Return what was granted, to be shown: not by which objects it is settled."""
+    values = ", ".join(f"{name}={getattr(grant, name)!r}" for name in Grant.__struct_fields__)
+    return f"{type(grant).__name__}({values})"
 
 
 def sorted_out(

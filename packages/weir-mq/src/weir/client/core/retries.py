@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.errors import Reject
 
@@ -39,8 +40,7 @@ def seconds(duration: str | float) -> float:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Waits grow from `first` ("1s", or seconds) by `factor` up to `most`.
 
     `attempts` None: for ever. `jitter` is the random part of a wait: 1, all of it.
@@ -75,15 +75,13 @@ class Backoff:
         return self.attempts is not None and attempt > self.attempts
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True):
     """Give it back; it is delivered again after `delay` seconds."""
 
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True):
     """Publish it to the dead-letter topic for this reason, then ack it."""
 
     reason: str
@@ -101,8 +99,7 @@ def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:
     return Policy(retry or (SOME if dead_letter is not None else FOR_EVER), dead_letter)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """Decides by `retry`: its attempts are how often a message is tried in all."""
 
     retry: Backoff

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -29,8 +28,7 @@ from weir.protocol.client.messages import Confirm
 O = TypeVar("O")  # noqa: E741  # whose batch it is: told to the pipeline, given back with the batch
 
 
-@dataclass(slots=True, eq=False)
-class Held(Generic[O]):
+class Held(msgspec.Struct, Generic[O], eq=False):
     """A batch that is not confirmed. `correlation` is that of its latest send; 0: send it. `seen`
     is the stamp that had been seen when it was sent first: it is to lie behind that, and no other.
     """
@@ -56,31 +54,27 @@ class Released(msgspec.Struct, Generic[O], frozen=True):
     confirm: Confirm
 
 
-@dataclass(frozen=True, slots=True)
-class Failed(Generic[O]):
+class Failed(msgspec.Struct, Generic[O], frozen=True):
     """The batch is given up; whether it is in the log is unknown unless the error says so."""
 
     held: Held[O]
     error: WeirError
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Nothing goes out until `resume()`. `strikes` counts retries since the last confirm."""
 
     error: Refused
     strikes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(msgspec.Struct, frozen=True):
     """What was released is not in the log any more: nothing goes out until `renumber`."""
 
     error: Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Stranded(Generic[O]):
+class Stranded(msgspec.Struct, Generic[O], frozen=True):
     """The partition has ended, and none of these is in it: this pipeline is over."""
 
     held: list[Held[O]]

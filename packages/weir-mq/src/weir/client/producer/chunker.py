@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from weir.client.connection.system import REAL, in_daemon, read_some
 from weir.client.core.batcher import PLAIN, Packing
@@ -28,8 +29,7 @@ _RUN_BYTES = 16
 _PIECE_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """What a message has besides its value; all times in µs since 1970."""
 
     now: int
@@ -41,15 +41,13 @@ class Columns:
     expires: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Chain:
+class Chain(msgspec.Struct, eq=False):
     """The hash of the chunks of one value that were encoded so far."""
 
     hash: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Chunk(Generic[O]):
+class Chunk(msgspec.Struct, Generic[O], eq=False):
     """One piece of a value, from byte `position` on; its hash goes to the chain."""
 
     owner: O
@@ -85,8 +83,7 @@ class Chunk(Generic[O]):
         return chunk
 
 
-@dataclass(slots=True, eq=False)
-class Closing(Generic[O]):
+class Closing(msgspec.Struct, Generic[O], eq=False):
     """The message whose value the chunks are."""
 
     owner: O

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.arguments import (
     AckLevel,
@@ -154,8 +156,7 @@ def _gathered(owner: PendingBatch, batch: Batch, rows: list[int]) -> Gathered[Pe
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerOptions:
+class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a producer gathers and sends; `linger` is a duration, `partition` None: by key or turn.
 
     `on_confirm` is called once per batch, in order per partition; what it raises, `flush` raises.

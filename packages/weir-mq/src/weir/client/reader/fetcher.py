@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -136,8 +138,7 @@ class Replicas:
             limit.reschedule(until)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkedValue:
+class ChunkedValue(msgspec.Struct, frozen=True):
     """The pieces of one value. Each iteration fetches, and checks, all of it."""
 
     places: Places
@@ -165,8 +166,7 @@ class ChunkedValue:
         return pieces
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(msgspec.Struct, frozen=True):
     """Fetches the large values of one topic."""
 
     places: Places
@@ -194,8 +194,7 @@ async def loaded(delivered: Delivered, size_max: int) -> Delivered:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyBatches:
+class ReadyBatches(msgspec.Struct, frozen=True):
     """Batches in the order in which they are handed out, and by partition the position behind them.
 
     `slot` is to be released once nothing of it is at hand any more.
@@ -206,8 +205,7 @@ class ReadyBatches:
     slot: asyncio.Semaphore | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(msgspec.Struct, frozen=True):
     """Batches of one partition, and the position behind them.
 
     `over`: what was asked for ends here. All that is ever stamped at or below `barrier` lies below
@@ -338,8 +336,7 @@ def _missing(
     return without(without(rest, fetched.voids), fetched.skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class _Over:
+class _Over(msgspec.Struct, frozen=True):
     """A puller has ended, by itself or by an error."""
 
     error: Exception | None = None

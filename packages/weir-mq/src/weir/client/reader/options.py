@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_number
 from weir.client.core.delivered_batches import Pick
@@ -23,8 +24,7 @@ _INTERVAL = 0.05
 SILENT_AFTER = 10 * _INTERVAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderOptions:
+class ReaderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read: see `Client.reader`."""
 
     start: Start = "earliest"

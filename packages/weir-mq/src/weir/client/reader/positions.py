@@ -20,9 +20,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
@@ -49,8 +51,7 @@ _STEP = 256
 _STEP_MAX = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(msgspec.Struct, frozen=True):
     """The first message of each partition that is stamped `stamp` or later."""
 
     stamp: int
@@ -61,15 +62,13 @@ class At:
             raise BadRequest(f"{self.stamp} is no stamp: give a time from 1970 on")
 
 
-@dataclass(frozen=True, slots=True)
-class Ago:
+class Ago(msgspec.Struct, frozen=True):
     """The first message that was stamped within so many milliseconds, by the broker's clock."""
 
     milliseconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
+class Last(msgspec.Struct, frozen=True):
     """The last `count` messages of each partition; fewer where there are fewer."""
 
     count: int = 1
@@ -127,8 +126,7 @@ def _moment(text: str) -> float | Ago:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     """A checked `start=`: asked with `stamp`, it says where a partition begins."""
 
     word: str = "earliest"
@@ -159,8 +157,7 @@ class Begin:
         return reply.at if self.stamp else reply.start
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """A checked `until=`: offsets that are not read any more, or the stamp that is not."""
 
     stamp: int = STAMP_MAX
@@ -249,8 +246,7 @@ def _checked_offsets(name: str, given: Mapping[int, int]) -> Mapping[int, int]:
     return dict(given)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A cut through the one order: what is stamped at or below `stamp`, and all the rest.
 
     By partition, none stamped above it lies below `begins`, and none stamped at or below it lies

@@ -18,10 +18,11 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol
+
+import msgspec
 
 from weir.client.connection.metadata import Places, watch
 from weir.client.connection.network_client import NetworkClient
@@ -79,22 +80,21 @@ class _Marks(NamedTuple):
 _NO_MARK = _Marks(0, 0)
 
 
-@dataclass(slots=True)
-class _Subscription:
+class _Subscription(msgspec.Struct):
     """What is awaited of marks, and what they told."""
 
     #: Whether any are awaited, and brokers know of them.
     is_open: bool
     #: The last one that was used, and by partition the offset that marks told.
     last: _Marks = _NO_MARK
-    throughs: dict[int, int] = field(default_factory=dict)
+    throughs: dict[int, int] = msgspec.field(default_factory=dict)
     #: The shards at which one is awaited again and again, and at which one is awaited just now.
-    places: dict[tuple[int, int], None] = field(default_factory=dict)
-    awaited: dict[tuple[int, int], None] = field(default_factory=dict)
+    places: dict[tuple[int, int], None] = msgspec.field(default_factory=dict)
+    awaited: dict[tuple[int, int], None] = msgspec.field(default_factory=dict)
     #: How many partitions are known to have ended.
     ended: int = 0
     #: By partition, when something of it came.
-    heard: dict[int, float] = field(default_factory=dict)
+    heard: dict[int, float] = msgspec.field(default_factory=dict)
     #: The partition of which something came last: its leader is asked for barriers.
     latest: int | None = None
 

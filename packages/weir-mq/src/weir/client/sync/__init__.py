@@ -6,7 +6,6 @@ A twin speaks for an object of the other client, which lives in an event loop in
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -51,8 +50,7 @@ def without_async(message: Message, background: Background) -> Message:
     return BlockingLargeMessage(message, background)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingLargeDelivered(LargeDelivered):
+class BlockingLargeDelivered(LargeDelivered, frozen=True):
     """The twin of a `LargeDelivered`: its message needs no event loop."""
 
     background: Background | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -14,7 +13,7 @@ from weir.client.consumer import consumer as consumers
 from weir.client.consumer.delivery import AckResult, Delivery, Settled
 from weir.client.consumer.messages import THREAD
 from weir.client.consumer.settlement import BatchLease, Leased, Settlement
-from weir.client.core.grants import Grant
+from weir.client.core.grants import Grant, text_of
 from weir.client.sync import (
     BlockingLargeMessage,
     Twin,
@@ -154,17 +153,20 @@ class LeasedLargeMessage(LeasedMessage, BlockingLargeMessage):  # type: ignore[m
         return leased
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedBatch(Grant):
+class LeasedBatch(Grant, frozen=True, kw_only=True, eq=False):
     """Messages of a consumer that were granted together, and are settled together.
 
     `with batch:` acks it at its end; if the block raises, all of it goes back, as with
     `LeasedMessage`. `messages()` splits it; its batches are columns.
     """
 
-    lease: BatchLease = field(kw_only=True, repr=False, compare=False)
-    settlement: Settlement = field(kw_only=True, repr=False, compare=False)
-    background: Background = field(kw_only=True, repr=False, compare=False)
+    lease: BatchLease
+    settlement: Settlement
+    background: Background
+
+    def __repr__(self) -> str:
+        """Show what was granted."""
+        return text_of(self)
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -246,9 +248,6 @@ class LeasedBatch(Grant):
             self.settlement.dropped(self.lease)
 
 
-_GRANT = [one.name for one in fields(Grant)]
-
-
 class Consumer(Twin[consumers.Consumer]):
     """Iterate it for messages, or `batches()` for whole grants, and settle each.
 
@@ -325,7 +324,7 @@ class Consumer(Twin[consumers.Consumer]):
         settlement, background = self.settlement, self._background
         for lease in background.iterate(settlement.batches(THREAD)):
             grant = lease.grant
-            values = {name: getattr(grant, name) for name in _GRANT}
+            values = {name: getattr(grant, name) for name in Grant.__struct_fields__}
             values["batches"] = tuple(
                 delivered_without_async(one, background) for one in grant.batches
             )

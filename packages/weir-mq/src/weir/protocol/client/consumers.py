@@ -4,7 +4,6 @@ those that read a topic in total order, which go to partition 0, whose group kee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -76,8 +75,7 @@ class OpenCluster(ControlRequest, frozen=True, array_like=True):
     tags: WantedTags = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when the time was up.
 
     With `runs`, only the messages of the runs [first, next) are granted, whatever else the batches

@@ -8,7 +8,6 @@ docs/PROTOCOL.md follow from both. Who adds a request finds the steps in CONTRIB
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal
 
@@ -103,16 +102,14 @@ class Retry(Enum):
 Layout = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(msgspec.Struct, frozen=True):
     """A principal may ask if it may do `verb` with `resource`."""
 
     verb: Verb
     resource: Resource
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(msgspec.Struct, frozen=True):
     """All that is to be known of a kind of request, besides its fields."""
 
     #: Its number, for ever; its reply has it as well.

@@ -6,7 +6,6 @@ Data bodies (`Produce`, `Fetched`, `Granted`) are a fixed prefix and batches as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -340,8 +339,7 @@ class Produce(Request, frozen=True):
     level: int = Level.REPLICATED
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """Whole batches that cover [offset, next_offset), or none. The first may begin before `offset`.
 
     `committed` is the offset behind the last committed message, for lag. All messages that are ever
@@ -417,8 +415,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     tags: WantedTags = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedChunks:
+class FetchedChunks(msgspec.Struct, frozen=True):
     """Whole chunks of the entries from `index` on: at least one, and as many as fit."""
 
     address: Address

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from weir.codec import Buffer
 from weir.errors import WrongSystem
@@ -18,8 +18,7 @@ from weir.protocol.client.declaration import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RelayTold:
+class RelayTold(msgspec.Struct, frozen=True):
     """What a relay is told: a message of `docs/RELAYS.md`, an answer or the refusal of a pull; no
     bytes where nothing is to be said.
     """

@@ -26,9 +26,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple, Protocol
+
+import msgspec
 
 from weir.server.observability.http_stream import (
     HandshakePace,
@@ -86,8 +87,7 @@ _REASONS = {
 PLAIN = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One metric: its samples differ by labels. A histogram's bounds are in the metric's unit."""
 
     name: str

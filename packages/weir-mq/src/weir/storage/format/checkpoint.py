@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from weir.codec import U32, crc32c
 from weir.errors import Damaged
@@ -86,8 +87,7 @@ class Kept(NamedTuple):
 UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """One checkpoint. Frames from position `replay` on are needed to go on from it, and all below
     `durable` were durable when it was made. `serial` rises with each. `copies` are class segments,
     each with the byte where its copies end: what lies behind is not believed. Up to position

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.codec import U32, crc32c
 from weir.storage.disk import Disk, Readable
@@ -33,8 +34,7 @@ _FIELDS = struct.Struct("<4sHHIIQQQQ")
 _BODY = BLOCK - U32.size
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """Which log a file is about. `generation` is drawn when a log begins, or is restored."""
 
     log: int
@@ -42,8 +42,7 @@ class Owner:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What a file says: the highest position, 0 if it names none, and the count of its block.
 
     `bad` says why it names none, or what is wrong with one of its blocks; empty if nothing is.

@@ -21,7 +21,6 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -65,8 +64,7 @@ class Columns(NamedTuple):
     kinds: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Entries `first` and up of a group, without a gap.
 
     `start` is the group's start when they were taken, `before` the term of the entry before that,
@@ -213,8 +211,7 @@ def is_index(name: str) -> bool:
     return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdecimal()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexFile:
+class IndexFile(msgspec.Struct, frozen=True):
     """One closed segment's rows, each with its group; or a class segment's, up to byte `end`."""
 
     segment: Segment

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -47,8 +46,7 @@ class HardState(NamedTuple):
         return cls(*_HARD_STATE.unpack(payload))
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(msgspec.Struct, frozen=True):
     """One entry as it lies in the log: `size` bytes of payload in all."""
 
     index: int
@@ -81,8 +79,7 @@ class Record(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(msgspec.Struct, frozen=True):
     """The state of a group after entry `index`, which was of `term`, as a peer sent it."""
 
     index: int
@@ -90,16 +87,14 @@ class Installed:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(msgspec.Struct, frozen=True):
     """Behind which entry a group's log begins, and that one's term; 0 where it is not known."""
 
     index: int
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(msgspec.Struct, frozen=True):
     """A snapshot of which all parts were found, the first one at log position `floor`."""
 
     floor: int

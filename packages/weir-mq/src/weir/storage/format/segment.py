@@ -20,7 +20,8 @@ rotted, which the marks behind it tell apart: unreadable never means empty.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.codec import U32, U64, Buffer, crc32c
 from weir.storage.errors import UnknownKind
@@ -41,8 +42,7 @@ _HEADER = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "segment-"
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """One use of a file: places `base` to `base + size`, frames from `first` on.
 
     In class 0 a place is a log position.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from weir.broker.api.settings import Identity, Layout, Member
 from weir.errors import DiskFailed, WeirError

@@ -10,8 +10,9 @@ import errno
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, get_args
+
+import msgspec
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -89,8 +90,7 @@ class Positions:
             self._file.save(self._newest)
 
 
-@dataclass(slots=True)
-class Faults:
+class Faults(msgspec.Struct):
     """How likely one read or one flush fails, and a recovery is cut short; how slow the disk is."""
 
     reads: float = 0.0
@@ -104,8 +104,7 @@ class Faults:
         self.reads = self.flushes = self.recoveries = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     """Work on a disk that takes virtual time: `run` it, then report what `done` makes of it."""
 
     name: str

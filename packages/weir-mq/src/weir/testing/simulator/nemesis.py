@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.host import Host
@@ -26,8 +27,7 @@ _RELEASE = (2 * SECOND, 14 * SECOND)
 _FULL = (100 * MS, 600 * MS)
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
+class FaultPlan(msgspec.Struct, frozen=True):
     """Which faults a set of nodes meets, and how often; times are virtual microseconds."""
 
     every: tuple[int, int] = (200 * MS, 1_500 * MS)

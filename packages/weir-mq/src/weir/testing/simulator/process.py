@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -41,8 +43,7 @@ PORT = 6800
 _RECOVERY_STEPS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What a run is played on: sizes small enough for rolls, reads, saves, refusals to happen."""
 
     #: Of each of the node's logs.
@@ -55,7 +56,7 @@ class Machine:
     shards_max: int = 3
     #: How often a process looks at the clock, in virtual microseconds.
     tick: int = ev.TICK_MS * MS
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    limits: ConnectionLimits = msgspec.field(default_factory=ConnectionLimits)
     #: Whether clients are told of the shards' own ports.
     ports: bool = False
 
@@ -116,8 +117,7 @@ class Hardware:
             disk.full = full
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True):
     """What a process has of its node: what it runs on; and of its set, who is in it."""
 
     world: World

@@ -8,7 +8,6 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import requires
 from pathlib import Path
@@ -16,6 +15,7 @@ from threading import Thread
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import weir
 from rigs.certificates import TestCa

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 import weir
 from weir import testing

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import weir
 from weir import testing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -33,3 +35,18 @@ def test_only_what_keeps_a_shard_from_serving_at_all_ends_the_node(
                 ours.recv(1_000)
         else:
             assert b'"type":"failed"' in ours.recv(1_000)
+
+
+def test_a_shard_loads_no_room_that_it_does_not_need() -> None:
+    """A node is up once all its shards have loaded what they are made of."""
+    told = "import sys, weir.server.processes.shard_process; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    loaded = set(ended.stdout.split())
+    assert {name.split(".")[1] for name in loaded if name.startswith("weir.")} == {
+        "access", "broker", "codec", "errors", "host", "model", "order", "protocol", "relay",
+        "schema", "server", "storage", "tls", "topology", "version",
+    }  # fmt: skip
+    assert not loaded & {
+        "cryptography", "email", "http", "importlib.metadata", "json", "numpy", "pyarrow",
+        "tomllib", "typer", "weir.server.processes.node",
+    }  # fmt: skip

@@ -6,7 +6,8 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from weir.client.client import Client, connect
 from weir.client.core.retries import Backoff

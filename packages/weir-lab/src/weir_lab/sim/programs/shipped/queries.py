@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, System

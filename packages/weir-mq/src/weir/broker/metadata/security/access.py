@@ -9,10 +9,10 @@ and no sooner.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from weir.access.credentials import ScramVerifier
 from weir.access.tokens import UNLIMITED, TokenLimits
@@ -80,8 +80,7 @@ _NOT_LAST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """A user: its number, which nobody else ever has, what its password is checked with, and the
     access version at which that was set.
     """

@@ -8,10 +8,10 @@ user of one namespace, so that an issuer of one tenant never names a user of ano
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from weir.access.signatures import PublicKey
 from weir.access.tokens import NAME_CHARACTERS_MAX as CLAIM_CHARACTERS_MAX
@@ -42,8 +42,7 @@ class TokenKey(NamedTuple):
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIssuer:
+class TokenIssuer(msgspec.Struct, frozen=True):
     """Who issues tokens, for which audience; of which namespace its users are, empty: of any."""
 
     name: str

@@ -10,9 +10,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
+
+import msgspec
 
 from weir.client.connection.system import SYSTEM, System
 from weir.model.limits import VALUE_CHUNK_BYTES
@@ -37,8 +38,7 @@ _SILENTLY = 0.3
 _GRACE = (1 * MS, 1 * SECOND)
 
 
-@dataclass(frozen=True, slots=True)
-class Mishaps:
+class Mishaps(msgspec.Struct, frozen=True):
     """What befalls a process while there are faults; spans are least and most, in virtual µs."""
 
     #: How long nothing happens to it.
