@@ -285,8 +285,8 @@ OF_HOLDS = (
         "relay-end-of-a-tandem-is-the-core-s",
         "The core alone says where its log ends.",
         "weir.relay_node.partitions",
-        "if event.upper.is_core:",
-        "if event.upper:",
+        "if told.upper.is_core:",
+        "if told.upper:",
         f"{_CHILDREN}::test_the_core_alone_says_where_its_log_ends",
     ),
     Bug(
@@ -296,6 +296,40 @@ OF_HOLDS = (
         "if (message.brokerset, message.node) == (founded.brokerset, founded.node):",
         "if (message.brokerset, message.node) == (founded.brokerset, -1):",
         f"{_CHILDREN}::test_questions_that_no_relay_below_may_ask_are_refused",
+    ),
+    Bug(
+        "relay-pulls-fill-a-connection",
+        "Pulls that wait take no place among the requests of their connection.",
+        "weir.relay_node.listener",
+        "self._slots.release()\n        try:",
+        "await asyncio.sleep(0)\n        try:",
+        f"{_CHILDREN}::test_pulls_that_wait_take_no_place_among_the_requests_of_a_connection",
+    ),
+    Bug(
+        "relay-pulls-of-one-node-pile-up",
+        "Of the pulls of one node for a partition the last one waits, and the others are refused.",
+        "weir.relay_node.children",
+        'former.effects.put_nowait(Unavailable("the same node pulls again"))',
+        "pass",
+        f"{_CHILDREN}::test_of_one_node_one_pull_of_a_partition_waits",
+    ),
+    Bug(
+        "tandem-holds-without-caps",
+        "A tandem set keeps data for the relays of the topology alone, within their caps.",
+        "weir.relay.partition",
+        "if limits is not None:",
+        "if limits is not None and not limits:",
+        f"{_UNIT}/relay/test_relay_partition.py::"
+        "test_a_relay_keeps_data_for_the_children_of_the_topology_within_their_caps",
+    ),
+    Bug(
+        "uppers-in-the-order-of-the-file",
+        "Of a set with several nodes, each node below has another one first.",
+        "weir.relay_node.tiers",
+        "turn = node % len(above.nodes)",
+        "turn = 0",
+        f"{_UNIT}/relay_node/test_relay_tiers.py::"
+        "test_uppers_are_the_nodes_of_sets_above_in_order_of_preference",
     ),
 )
 

@@ -261,9 +261,11 @@ def test_pulls_that_wait_take_no_place_among_the_requests_of_a_connection() -> N
         await listener.start("127.0.0.1", 0)
         pulls = [frame(m.AskRelay(Address(0, 0, 1 << 16), b""))] * (2 * PENDING_MAX)
         url = f"weir://127.0.0.1:{listener.port}"
-        found = await spoken(url, frame(m.Hello("test")), *pulls, frame(m.Ping()))
+        try:
+            found = await spoken(url, frame(m.Hello("test")), *pulls, frame(m.Ping()))
+        finally:
+            await listener.stop()
         assert m.Pong(7) in found
-        await listener.stop()
 
     play(work)
 
