@@ -131,8 +131,8 @@ OF_PLACEMENT = (
         "sets-lost-in-snapshots",
         "The set of each node is in the snapshots of the registry.",
         "weir.broker.metadata.placement",
-        "*((sets,) if sets else ()),",
-        "",
+        "*((sets, keys) if keys else (sets,) if sets else ()),",
+        "*((sets, keys) if keys else ()),",
         f"{_SETS}::test_sets_are_kept_and_leave_snapshots_without_them_as_they_were",
     ),
     Bug(
