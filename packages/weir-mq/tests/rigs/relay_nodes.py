@@ -39,6 +39,18 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulling, "REFUSED_MS", 50)
 
 
+class OpenSession:
+    """A session that does not end by itself."""
+
+    user = ""
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 @asynccontextmanager
 async def relay(
     core: Node, path: Path, at: tuple[str, int] = ("127.0.0.1", 0), **config: Any

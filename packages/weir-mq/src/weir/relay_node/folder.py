@@ -23,11 +23,14 @@ class BadRelayFolder(WeirError):
 
 
 class Founded(msgspec.Struct, frozen=True):
-    """Who a relay is: set and node are what it tells the core."""
+    """Who a relay is: set and node are what it tells the core. It is `private` once it has pulled
+    as a user: what is here is for users from then on.
+    """
 
     system: int
     brokerset: int
     node: int
+    private: bool = False
 
 
 class RelayFolder:

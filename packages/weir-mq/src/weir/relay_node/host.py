@@ -17,6 +17,7 @@ import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.token_credentials import AnyCredentials
 from weir.errors import (
     AccessRevoked,
     DiskFailed,
@@ -53,7 +54,8 @@ from weir.relay_node.uppers import (
     event_of,
 )
 from weir.server.disk.file_disk import die
-from weir.tls.dialling import SecureHost
+from weir.tls.dialling import SecureHost, files_of
+from weir.tls.files import ServerFiles
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,16 @@ class RelayConfig(msgspec.Struct, frozen=True):
     uppers: tuple[Hosts, ...] = ()
     #: Where its pages are served; None: nowhere.
     metrics: tuple[str, int] | None = None
+    #: Who it is in the core; None: nobody, unless the hosts name a certificate.
+    credentials: AnyCredentials | None = None
+    #: What it serves TLS with; None: it serves without.
+    tls: ServerFiles | None = None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it holds what a user may read, and not what anybody may."""
+        files = files_of(self.hosts)
+        return self.credentials is not None or bool(files and files.certificate)
 
     @property
     def core(self) -> str:
@@ -143,7 +155,7 @@ class RelayHost:
         self._folder = folder
         self.disk = disk
         me = Me(founded.system, founded.brokerset, founded.node, 0)
-        uppers = UpperRelays(founded.system, CORE.node + 1)
+        uppers = UpperRelays(founded.system, CORE.node + 1, config.credentials)
         self.tiers = Tiers(founded.brokerset, founded.node, uppers, config.uppers)
         self.partitions = RelayPartitions(disk.store, me, CORE, steady_ms())
         #: By number.
@@ -482,7 +494,7 @@ async def reach(
     """
     network = NetworkClient(
         config.hosts, name="weir-relay", retry=RETRY, request_timeout=_REQUEST_TIMEOUT,
-        random=Random(),
+        random=Random(), credentials=config.credentials,
     )  # fmt: skip
     try:
         await network.start()

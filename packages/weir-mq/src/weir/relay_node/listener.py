@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from contextlib import suppress
 
 from weir.errors import NoHello, RemoteProtocolError, TooLarge, WeirError
+from weir.model.ids import is_loopback
 from weir.model.limits import CONTROL_FRAME_BYTES_MAX, HELLO_WITHIN_MS, KIB, MIB
 from weir.protocol.client import messages as m
+from weir.protocol.client.access import Login
 from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
 from weir.protocol.frame import ClientFrame
-from weir.relay_node.requests import AnswerRoom, RelayRequests, refusal_of
+from weir.relay_node.gate import RelayGate
+from weir.relay_node.requests import AnswerRoom, refusal_of
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +41,10 @@ _ENDED = (OSError, RemoteProtocolError)
 class Listener:
     """Serves clients on one port."""
 
-    def __init__(self, requests: RelayRequests) -> None:
-        """Answer by `requests`."""
-        self._requests = requests
+    def __init__(self, gate: RelayGate, tls: ssl.SSLContext | None = None) -> None:
+        """Answer what `gate` lets through; by TLS alone, if that is given."""
+        self._gate = gate
+        self._tls = tls
         self._room = asyncio.Semaphore(ANSWERS_BYTES // _ANSWER_BYTES)
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -52,7 +57,10 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError`."""
-        self._server = await asyncio.start_server(self._accept, host, port)
+        within = None if self._tls is None else HELLO_WITHIN_MS / 1_000
+        self._server = await asyncio.start_server(
+            self._accept, host, port, ssl=self._tls, ssl_handshake_timeout=within
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -72,7 +80,7 @@ class Listener:
         self._connections.add(task)
         look_for(writer.get_extra_info("socket"))
         try:
-            await _Connection(self._requests, self._room, reader, writer).run()
+            await _Connection(self._gate, self._room, reader, writer).run()
             await _close(writer)
         except _ENDED as error:
             log.debug("a connection ended: %r", error)
@@ -98,14 +106,24 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await asyncio.wait_for(writer.wait_closed(), _STALLED)
 
 
+class _Channel:
+    """What a session knows of the connection that its client came by."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        self.is_encrypted = writer.get_extra_info("ssl_object") is not None
+        self.is_loopback = isinstance(peer, tuple) and is_loopback(str(peer[0]))
+
+
 class _Connection:
     """One client."""
 
     def __init__(
-        self, requests: RelayRequests, room: asyncio.Semaphore, reader: asyncio.StreamReader,
+        self, gate: RelayGate, room: asyncio.Semaphore, reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:  # fmt: skip
-        self._requests = requests
+        self._gate = gate
+        self._session = gate.session(_Channel(writer))
         self._room = room
         self._reader = reader
         self._writer = writer
@@ -133,6 +151,13 @@ class _Connection:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._session.close()
+
+    async def _watch(self) -> None:
+        """Cut the client off once its session has ended."""
+        await self._session.ended()
+        log.info("a connection of %s ends: so has its session", self._session.user)
+        self._writer.transport.abort()
 
     async def _begin(self, frame: ClientFrame) -> None:
         await self._slots.acquire()
@@ -157,13 +182,15 @@ class _Connection:
         reply: m.Reply
         try:
             request = decode_request(frame)
-            if not self._greeted and not isinstance(request, m.Hello):
+            if not self._greeted and not isinstance(request, m.Hello | Login):
                 raise NoHello("say hello first")
             if isinstance(request, m.AskRelay):
                 reply = await self._serve_relay(request, room)
             else:
-                reply = await self._requests.answer(request, room)
-            self._greeted = self._greeted or isinstance(request, m.Hello)
+                reply = await self._gate.answer(request, room, self._session)
+            if isinstance(request, m.Hello) and not self._greeted:
+                self._greeted = True
+                self._tasks.add(asyncio.get_running_loop().create_task(self._watch()))
         except WeirError as error:
             reply = refusal_of(error)
         await self._send(reply, frame.opcode, frame.correlation)
@@ -174,7 +201,7 @@ class _Connection:
         """
         self._slots.release()
         try:
-            return await self._requests.answer(request, room)
+            return await self._gate.answer(request, room, self._session)
         finally:
             await self._slots.acquire()
 

@@ -177,12 +177,23 @@ class RelayRequests:
         addresses = [Address(0, 0, one.group, node) for one in topic.info.addresses]
         return msgspec.structs.replace(topic.info, addresses=addresses)
 
-    def _named(self, name: str) -> RelayedTopic:
-        namespace, plain = split_name(name)  # raises `BadName`
+    def find(self, name: str) -> RelayedTopic | None:
+        """Return a topic that is relayed here. Raises `BadName`."""
+        namespace, plain = split_name(name)
         for topic in self._host.topics.values():
             if (topic.info.namespace, topic.info.name) == (namespace, plain):
-                return self._allowed(topic)
-        raise UnknownTopic(f"no topic {name!r} is relayed here: ask {self._host.config.core}")
+                return topic
+        return None
+
+    def unknown(self, name: str) -> UnknownTopic:
+        """Return how a topic is said not to be here."""
+        return UnknownTopic(f"no topic {name!r} is relayed here: ask {self._host.config.core}")
+
+    def _named(self, name: str) -> RelayedTopic:
+        found = self.find(name)
+        if found is None:
+            raise self.unknown(name)
+        return self._allowed(found)
 
     def _allowed(self, topic: RelayedTopic) -> RelayedTopic:
         if topic.barred:

@@ -11,16 +11,20 @@ from pathlib import Path
 from random import SystemRandom
 from typing import NamedTuple
 
+import msgspec
+
 from weir.client.connection.network_client import NetworkClient
 from weir.model.ids import NODE_MAX
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
+from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayConfig, RelayHost, check_system, reach
 from weir.relay_node.listener import Listener
 from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.requests import RelayRequests
 from weir.relay_node.store import RelayStore
 from weir.server.network.addresses import in_words
+from weir.tls.files import server_tls
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +64,8 @@ async def run(
     """Relay from the core to clients `at` a host and port; `started` is told where once it listens.
     Returns after `stop`, when all that came is durable.
 
-    Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged`, `BadAddress` and `OSError`.
+    Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged`, `BadAddress`, `BadCertificate` and
+    `OSError`.
     """
     folder = RelayFolder(path)
     try:
@@ -85,20 +90,36 @@ async def _found(
                 f"{folder.path} is that of node {founded.node} of BrokerSet {founded.brokerset}, "
                 f"not of node {asked[1]} of {asked[0]}: a relay keeps both for good"
             )
-        return founded, None
+        return _checked_privacy(config, folder, founded), None
     tries = 0
     while not stop.is_set():
         tries += 1
         if (network := await reach(config, tries)) is not None:
             assert network.welcome is not None
             node = config.node or SystemRandom().randrange(_DRAWN_FROM, NODE_MAX)
-            founded = Founded(network.welcome.system, config.brokerset, node)
+            system = network.welcome.system
+            founded = Founded(system, config.brokerset, node, config.is_private)
             check_system(founded, network.welcome, config)
             folder.found(founded)
             return founded, network
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _AGAIN)
     return None
+
+
+def _checked_privacy(config: RelayConfig, folder: RelayFolder, founded: Founded) -> Founded:
+    """Return who a relay is, which is private from its first start as a user on. Raises
+    `BadRelayFolder` for a start as nobody with what only users may read.
+    """
+    if founded.private and not config.is_private:
+        raise BadRelayFolder(
+            f"{folder.path} holds what a user may read, and not everybody: name that user again, "
+            "as in weirs://USER@HOST, or remove the folder, and what everybody may read is pulled"
+        )
+    if config.is_private and not founded.private:
+        founded = msgspec.structs.replace(founded, private=True)
+        folder.found(founded)
+    return founded
 
 
 async def _serve(
@@ -109,7 +130,8 @@ async def _serve(
     try:
         store = await asyncio.to_thread(RelayStore.open, disk, founded.system)
         relay = RelayHost(config, folder, founded, RelayDisk(disk, store))
-        listener = Listener(RelayRequests(relay))
+        tls = None if config.tls is None else server_tls(config.tls).context
+        listener = Listener(RelayGate(relay, RelayRequests(relay)), tls)
         relay.start(network)
         try:
             with in_words(*at, "--port"):

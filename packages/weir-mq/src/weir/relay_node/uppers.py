@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from random import Random
 
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.errors import RemoteProtocolError, WeirError
 from weir.model.ids import Address
@@ -35,8 +36,13 @@ _AGAIN = 2.0
 class UpperRelay:
     """A relay that this one pulls from."""
 
-    def __init__(self, hosts: Hosts, number: int, system: int) -> None:
-        """Pull from a relay of a system; `number` tells it from others to the machines here."""
+    def __init__(
+        self, hosts: Hosts, number: int, system: int, credentials: AnyCredentials | None
+    ) -> None:
+        """Pull from a relay of a system, as who the `credentials` are of; `number` tells it from
+        others to the machines here.
+        """
+        self._credentials = credentials
         self.hosts = hosts
         self.upper = UpperNode(0, number, False)
         self._system = system
@@ -62,7 +68,7 @@ class UpperRelay:
     async def _reach(self, tries: int) -> None:
         network = NetworkClient(
             list(self.hosts), name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
-            random=Random(),
+            random=Random(), credentials=self._credentials,
         )  # fmt: skip
         level = logging.WARNING if tries == 1 else logging.DEBUG
         try:
@@ -110,8 +116,9 @@ class UpperRelay:
 class UpperRelays:
     """The relays that this one pulls from, by what its machines call them."""
 
-    def __init__(self, system: int, first: int) -> None:
-        """Pull from none yet; they are numbered from `first` on."""
+    def __init__(self, system: int, first: int, credentials: AnyCredentials | None = None) -> None:
+        """Pull from none yet; they are numbered from `first` on. Log in there by `credentials`."""
+        self._credentials = credentials
         self._system = system
         self._number = first
         self._relays: dict[Hosts, UpperRelay] = {}
@@ -141,7 +148,7 @@ class UpperRelays:
         return True
 
     def _begin(self, hosts: Hosts) -> UpperRelay:
-        relay = UpperRelay(hosts, self._number, self._system)
+        relay = UpperRelay(hosts, self._number, self._system, self._credentials)
         self._number += 1
         task = asyncio.get_running_loop().create_task(relay.keep())
         task.add_done_callback(_ended)

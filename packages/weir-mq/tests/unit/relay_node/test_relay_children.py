@@ -13,6 +13,7 @@ import pytest
 
 from rigs.relay_nodes import (
     ALL,
+    OpenSession,
     fill,
     fill_until,
     frame,
@@ -249,7 +250,10 @@ def test_questions_that_no_relay_below_may_ask_are_refused(core: Node, tmp_path:
 
 def test_pulls_that_wait_take_no_place_among_the_requests_of_a_connection() -> None:
     class Waiting:
-        async def answer(self, request: m.Request, room: object) -> m.Reply:
+        def session(self, channel: object) -> OpenSession:
+            return OpenSession()
+
+        async def answer(self, request: m.Request, room: object, session: object) -> m.Reply:
             if isinstance(request, m.AskRelay):
                 await asyncio.get_running_loop().create_future()
             if isinstance(request, m.Ping):

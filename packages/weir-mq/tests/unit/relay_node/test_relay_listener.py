@@ -9,13 +9,15 @@ from typing import cast
 
 import pytest
 
+from rigs.relay_nodes import OpenSession
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request
 from weir.relay_node import listener as module
+from weir.relay_node.gate import RelayGate
 from weir.relay_node.listener import Listener
-from weir.relay_node.requests import AnswerRoom, RelayRequests
+from weir.relay_node.requests import AnswerRoom
 
 ADDRESS = Address(0, 0, 3 << 16, 1)
 ANSWER_BYTES = 7 * MIB
@@ -24,7 +26,10 @@ ANSWER_BYTES = 7 * MIB
 class LargeAnswers:
     """Answers two questions with more than the sockets of a connection hold."""
 
-    async def answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
+    def session(self, channel: object) -> OpenSession:
+        return OpenSession()
+
+    async def answer(self, request: m.Request, room: AnswerRoom, session: object) -> m.Reply:
         if isinstance(request, m.Hello):
             return m.Welcome(1, 0, 1, 0, MIB, 1)
         await room.take()
@@ -39,7 +44,7 @@ def test_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch, behind: b
     asked = b"".join(encode_request(m.FetchChunks(ADDRESS, 1, 1, MIB), 2))
 
     async def work() -> None:
-        listener = Listener(cast(RelayRequests, LargeAnswers()))
+        listener = Listener(cast(RelayGate, LargeAnswers()))
         await listener.start("127.0.0.1", 0)
         loop = asyncio.get_running_loop()
         with socket.socket() as stalled:
@@ -70,7 +75,7 @@ def test_the_system_looks_for_clients_that_are_gone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "look_for", look)
 
     async def work() -> None:
-        listener = Listener(cast(RelayRequests, LargeAnswers()))
+        listener = Listener(cast(RelayGate, LargeAnswers()))
         await listener.start("127.0.0.1", 0)
         assert await greets(listener.port, b"".join(encode_request(m.Hello("test"), 1)))
         await listener.stop()

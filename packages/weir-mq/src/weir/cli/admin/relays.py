@@ -17,10 +17,14 @@ from weir.cli.server import stop_at_eof
 if TYPE_CHECKING:
     from weir.relay_node.host import RelayConfig
     from weir.relay_node.serve import Started
+    from weir.tls.files import ServerFiles
 
 
 def relay(
-    core: Annotated[str, typer.Argument(help="The core: weir://host[:port][,host2[:port2]].")],
+    core: Annotated[
+        str,
+        typer.Argument(help="The core: weir://[user@]host[:port][,host2[:port2]], or weirs://."),
+    ],
     data: Annotated[Path, typer.Option("--data", help="The relay's folder.")] = Path("weir-relay"),
     host: Annotated[str, typer.Option("--host", help="Where clients connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="0: a free one.")] = 6800,
@@ -45,8 +49,14 @@ def relay(
         str,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
     ] = "",
+    certificate: Annotated[
+        str, typer.Option("--tls-certificate", help="Serve by TLS alone, with this PEM file.")
+    ] = "",
+    key: Annotated[str, typer.Option("--tls-key", help="The key of the certificate.")] = "",
+    trust: Annotated[str, typer.Option("--tls-trust", help="The bundle of CAs: ca.pem.")] = "",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen where others reach it, without logins.")
+        bool,
+        typer.Option("--insecure", help="Listen where others reach it, without logins or TLS."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object once it serves.")
@@ -58,17 +68,28 @@ def relay(
     """Run a relay until Ctrl-C or SIGTERM: it pulls topics from a core, and serves reads of them
     with the core's offsets, stamps and order, also while the core is away.
 
-    It pulls without a login, so it holds what anybody may read from the core.
+    Without a user in the address, or a token in the environment, it holds what anybody may read
+    from the core, and serves that to anybody. As a user it serves users alone: they log in as in
+    the core, which says what each may read. Its password or token is found as that of a client is.
     """
+    pages = _pages_at(metrics)
+    tls = _tls_of(certificate, key, trust)
+    config = _relay_config(core, topics, tags, brokerset, node, upper or [], pages, tls)
+    if not (config.is_private and tls):
+        _check_reach("--host", host, insecure)
+    if pages:
+        _check_reach("--metrics", pages[0], insecure)
+    _run(config, data, (host, port), until_eof, as_json)
+
+
+def _run(
+    config: RelayConfig, data: Path, at: tuple[str, int], until_eof: bool, as_json: bool
+) -> None:
     import asyncio
     import logging
 
     from weir.relay_node.serve import run_until_signal
 
-    pages = _pages_at(metrics)
-    config = _relay_config(core, topics, tags, brokerset, node, upper or [], pages)
-    for option, address in (("--host", host), ("--metrics", pages[0] if pages else "127.0.0.1")):
-        _check_reach(option, address, insecure)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
     def started(relay: Started) -> None:
@@ -76,7 +97,7 @@ def relay(
             stop_at_eof()
         _tell(config, data, relay, as_json)
 
-    asyncio.run(run_until_signal(config, data, (host, port), started))
+    asyncio.run(run_until_signal(config, data, at, started))
 
 
 def _check_reach(option: str, host: str, insecure: bool) -> None:
@@ -84,7 +105,11 @@ def _check_reach(option: str, host: str, insecure: bool) -> None:
 
     if not insecure and is_reachable(host):
         raise typer.BadParameter(
-            f"{host} can be reached by others, and a relay asks nobody to log in: listen on "
+            f"{host} can be reached by others: give the relay a user in the core and "
+            "--tls-certificate, so that clients log in by TLS, or listen on 127.0.0.1; or say by "
+            "--insecure that anybody is to be served"
+            if option == "--host"
+            else f"{host} can be reached by others, and pages are shown to anybody: serve them on "
             "127.0.0.1, or say by --insecure that this is meant",
             param_hint=option,
         )
@@ -92,13 +117,14 @@ def _check_reach(option: str, host: str, insecure: bool) -> None:
 
 def _tell(config: RelayConfig, data: Path, relay: Started, as_json: bool) -> None:
     """Print where a relay serves."""
-    url = f"weir://{in_url(relay.host)}:{relay.port}"
+    scheme = "weirs" if config.tls else "weir"
+    url = f"{scheme}://{in_url(relay.host)}:{relay.port}"
     pages = f"http://{in_url(config.metrics[0])}:{relay.metrics_port}" if config.metrics else None
     if as_json:
         asked = {
             "core": config.core, "data": str(data), "topics": sorted(config.topics) or None,
             "tags": None if config.tags is None else sorted(config.tags),
-            "uppers": len(config.uppers),
+            "uppers": len(config.uppers), "private": config.is_private,
         }  # fmt: skip
         founded = relay.founded
         found = {
@@ -118,6 +144,20 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _tls_of(certificate: str, key: str, trust: str) -> ServerFiles | None:
+    from weir.tls.files import ServerFiles
+
+    given = (certificate, key, trust)
+    if not any(given):
+        return None
+    if not all(given):
+        raise typer.BadParameter(
+            "give --tls-certificate, --tls-key and --tls-trust together",
+            param_hint="--tls-certificate",
+        )
+    return ServerFiles(*given)
+
+
 def _pages_at(metrics: str) -> tuple[str, int] | None:
     from weir.server.config import split_address
 
@@ -129,17 +169,21 @@ def _pages_at(metrics: str) -> tuple[str, int] | None:
 
 def _relay_config(
     core: str, topics: str, tags: str | None, brokerset: int, node: int, upper: list[str],
-    metrics: tuple[str, int] | None,
+    metrics: tuple[str, int] | None, tls: ServerFiles | None,
 ) -> RelayConfig:  # fmt: skip
     from weir.client.arguments import parse_url
+    from weir.client.connection.credentials import split_user
+    from weir.client.connection.token_credentials import find_credentials
     from weir.model.ids import NODE_MAX
     from weir.model.limits import SET_ID_MAX, TAG_BYTES_MAX
     from weir.model.topic import split_name
     from weir.relay_node.host import RelayConfig
 
     try:
-        hosts = parse_url(core)
-    except ValueError as error:
+        plain, user = split_user(core)
+        hosts = parse_url(plain)
+        credentials = find_credentials(user, None, None, hosts)
+    except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error), param_hint="CORE") from None
     named = frozenset("/".join(split_name(name)) for name in topics.split(",") if name)
     wanted = None if tags is None else frozenset(tag.strip() for tag in tags.split(","))
@@ -153,4 +197,4 @@ def _relay_config(
         uppers = tuple(tuple(parse_url(url)) for url in upper)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--upper") from None
-    return RelayConfig(hosts, brokerset, node, named, wanted, uppers, metrics)
+    return RelayConfig(hosts, brokerset, node, named, wanted, uppers, metrics, credentials, tls)

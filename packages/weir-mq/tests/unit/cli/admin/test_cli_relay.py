@@ -56,6 +56,11 @@ def test_a_relay_says_where_it_serves_and_the_doctor_looks_at_it(
         (["--metrics", "6801"], "write HOST:PORT"),
         (["--set", "70000"], "a set is 0 to"),
         (["--upper", "http://x"], "--upper"),
+        (["--tls-key", "x.pem"], "--tls-certificate, --tls-key and --tls-trust together"),
+        (
+            ["--tls-certificate", "c", "--tls-key", "k", "--tls-trust", "t", "--host", "0.0.0.0"],
+            "can be reached by others",
+        ),
     ],
 )
 def test_wrong_usage_is_said(
@@ -65,3 +70,13 @@ def test_wrong_usage_is_said(
     assert main(command) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+def test_a_user_without_a_password_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WEIR_PASSWORD", "WEIR_PASSWORD_FILE", "WEIR_TOKEN", "WEIR_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for core, words in (("ann@127.0.0.1:1", "needs a password"), ("a:b@x", "has no password")):
+        assert main(["relay", f"weir://{core}", "--data", str(tmp_path / "r")]) == 2
+        assert words in capsys.readouterr().err

@@ -1,0 +1,232 @@
+"""Who reads from a relay: clients log in to the core, by a connection that it makes for each.
+
+A relay keeps no users, rules or secrets. It passes the steps of a login on to the core, so a
+password never reaches it, and asks by that client's own session whether it may read a topic: roles,
+limits of tokens and revocations are the core's. What the core said counts for `RECHECK_SECONDS`; a
+core that is away, for as long as a shard without news keeps its sessions. The session in the core
+is kept as long as the client is here: when the core ends it, the client is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from weir.access.scram import check_channel
+from weir.client.connection.connection import Connection, Senders
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    NotAuthenticated,
+    Overloaded,
+    Refused,
+    RemoteProtocolError,
+    Unavailable,
+    WeirError,
+)
+from weir.model.limits import CUTOFF_SECONDS_DEFAULT
+from weir.protocol.client import messages as m
+from weir.protocol.client.access import Login, LoginStep
+from weir.protocol.client.tokens import RenewToken
+from weir.tls.dialling import TlsDialler, files_of
+from weir.tls.peers import check_broker
+
+if TYPE_CHECKING:
+    from weir.relay_node.host import RelayConfig
+
+#: A right is asked for again after so many seconds.
+RECHECK_SECONDS = 5.0
+#: Without the core, what it said last counts for so many seconds.
+CUTOFF_SECONDS = float(CUTOFF_SECONDS_DEFAULT)
+#: So long after the session in the core is lost it is looked whether the core is away.
+GRACE_SECONDS = 1.0
+_TIMEOUT = 3.0
+#: A login takes two steps, and one more without a ticket that is not good any more.
+_STEPS_MAX = 4
+
+
+class Channel(Protocol):
+    """The connection that a client came by."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is by TLS."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it leaves no machine."""
+
+
+class Core(Protocol):
+    """What knows whether the core is away."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there is a connection to it."""
+
+
+class ReaderSession:
+    """The session of one client."""
+
+    def __init__(self, config: RelayConfig, system: int, core: Core, channel: Channel) -> None:
+        """Nobody has logged in yet. A relay whose own user reads for it serves users alone."""
+        self._config = config
+        self._system = system
+        self._core = core
+        self._channel = channel
+        self._upstream: Connection | None = None
+        self._steps = 0
+        #: The user, once it has logged in.
+        self.user = ""
+        #: By topic, when the core last said that it may be read, by the clock of the loop.
+        self._allowed: dict[int, float] = {}
+
+    # -- logins ------------------------------------------------------------------------------
+
+    async def log_in(self, step: Login) -> LoginStep:
+        """Pass on a step of a login. Raises what the core refuses, and `Unavailable` while it is
+        away: then nobody is let in.
+        """
+        channel = self._channel
+        check_channel(is_encrypted=channel.is_encrypted, is_loopback=channel.is_loopback)
+        if not self.user:
+            self._steps += 1
+            if self._steps > _STEPS_MAX:
+                raise NotAuthenticated("a login has two steps: connect again")
+        if self._upstream is None:
+            self._upstream = await self._dial()
+        reply = await self._ask(step)
+        if not isinstance(reply, LoginStep):
+            raise RemoteProtocolError("the core answered a login with something else")
+        if not reply.done:
+            return reply
+        if self.user:  # by a newer token
+            if reply.user != self.user:
+                raise NotAuthenticated(f"this connection is of {self.user}, not of {reply.user}")
+            return reply
+        welcome = await self._ask(m.Hello("weir-relay-reader", self._system))
+        if not isinstance(welcome, m.Welcome):
+            raise RemoteProtocolError("the core answered hello with something else")
+        check_broker(self._upstream.peer, welcome.system, welcome.node, "the core")
+        self._upstream.greeted(welcome)
+        self.user = reply.user
+        return reply
+
+    async def renew(self, request: RenewToken) -> m.Reply:
+        """Pass on a newer token for other connections of the user."""
+        self.check_greeted()
+        return await self._ask(request)
+
+    def check_greeted(self) -> None:
+        """Raise `NotAuthenticated` for somebody who has to log in first."""
+        if self._config.is_private and not self.user:
+            raise NotAuthenticated(
+                "this relay serves users of its core alone: log in, as by weirs://USER@RELAY with "
+                "a password or a token"
+            )
+
+    # -- rights ------------------------------------------------------------------------------
+
+    async def check(self, topic: int) -> None:
+        """Return if the client may read a topic. Raises what the core refuses it with, and
+        `Unavailable` where that cannot be known.
+        """
+        self.check_greeted()
+        if not self._config.is_private:
+            return
+        now = asyncio.get_running_loop().time()
+        said = self._allowed.get(topic)
+        if said is not None and now - said < RECHECK_SECONDS:
+            return
+        try:
+            # Any node answers this, and at once; it needs the rights of a fetch.
+            reply = await self._ask(m.AskBarriers(topic, stamp=1))
+        except (Overloaded, Unavailable):
+            if said is None or now - said > CUTOFF_SECONDS:
+                self._allowed.pop(topic, None)
+                raise
+            return
+        except WeirError:
+            self._allowed.pop(topic, None)
+            raise
+        if not isinstance(reply, m.Barriers):
+            raise RemoteProtocolError("the core answered a question for barriers otherwise")
+        self._allowed[topic] = now
+
+    async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
+        """Return full names of topics that the core tells this client of, behind `after`, and up
+        to which name that was; "" for all.
+        """
+        self.check_greeted()
+        page = await self._ask(m.ListTopics(namespace, after))
+        if not isinstance(page, m.TopicList):
+            raise RemoteProtocolError("the core answered a question for topics otherwise")
+        names = {topic.full_name for topic in page.topics}
+        last = page.topics[-1].full_name if page.more and page.topics else ""
+        return names, last
+
+    # -- its end -----------------------------------------------------------------------------
+
+    async def ended(self) -> None:
+        """Return once the client is to be let go: the core has ended its session, or has been away
+        for too long. Somebody who has not logged in is never let go.
+        """
+        upstream = self._upstream
+        if upstream is None or not self._config.is_private:
+            await asyncio.get_running_loop().create_future()
+            return
+        await upstream.over.wait()
+        left = CUTOFF_SECONDS
+        while True:
+            await asyncio.sleep(GRACE_SECONDS)
+            left -= GRACE_SECONDS
+            if self._core.is_reached or left <= 0:
+                return
+
+    def close(self) -> None:
+        """The client is gone."""
+        if self._upstream is not None:
+            self._upstream.abort()
+
+    # -- the core ----------------------------------------------------------------------------
+
+    async def _ask(self, request: m.Request) -> m.Reply:
+        if self._upstream is None:
+            raise Unavailable("there is no session in the core: connect again")
+        try:
+            return await self._upstream.request(request, _TIMEOUT)
+        except Disconnected:
+            raise Unavailable(
+                f"the core at {self._config.core} does not answer: try again shortly"
+            ) from None
+        except Refused as error:
+            if isinstance(request, Login):
+                self.close()  # the core does so too
+            raise error
+
+    async def _dial(self) -> Connection:
+        tls = files_of(self._config.hosts)
+        why: Exception | None = None
+        for host, port in self._config.hosts:
+            try:
+                if tls is not None:
+                    return await TlsDialler(tls).connect(_make, host, port, _TIMEOUT)
+                async with asyncio.timeout(_TIMEOUT):
+                    loop = asyncio.get_running_loop()
+                    _, found = await loop.create_connection(_make, str(host), port)
+                    return found
+            except (OSError, TimeoutError, WeirError) as error:
+                why = error
+        raise Unavailable(
+            f"the core at {self._config.core} is not reached ({why}), and nobody is let in without "
+            "it: try again shortly"
+        )
+
+
+def _make() -> Connection:
+    return Connection(Senders())
+
+
+def refused_dialect(request: m.Request) -> BadRequest:
+    """Return what is said to a request whose rights nobody can check here."""
+    return BadRequest(f"this relay answers no {type(request).__name__}: ask its core")

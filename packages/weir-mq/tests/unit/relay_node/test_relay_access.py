@@ -1,0 +1,308 @@
+"""A relay of a closed core: users log in through it, and read what the core lets them read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+import weir
+from rigs.certificates import TestCa
+from rigs.relay_nodes import fill, frame, make_small, play, relay, spoken
+from rigs.tokens import IDP, IDP_KEY, token_of
+from weir.access.tokens import write_jwks
+from weir.client.access import AccessRule
+from weir.client.arguments import parse_url
+from weir.client.client import Client, connect
+from weir.client.connection.credentials import Credentials
+from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.token_credentials import TokenCredentials
+from weir.errors import (
+    AccessRevoked,
+    Disconnected,
+    NotAuthenticated,
+    Unauthorized,
+    Unavailable,
+    UnknownTopic,
+    WeirError,
+)
+from weir.protocol.client import messages as m
+from weir.relay_node import sessions
+from weir.relay_node.folder import BadRelayFolder
+from weir.relay_node.host import RelayConfig
+from weir.testing.memory_node import Node, node
+from weir.tls.files import ServerFiles
+
+RELAY = Credentials("relay", "relay's")
+GONE = (AccessRevoked, NotAuthenticated, UnknownTopic, Disconnected)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 0.05)
+    for name in [name for name in os.environ if name.startswith("WEIR_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def core() -> Iterator[Node]:
+    """Return a closed node with topics t and u: `relay` reads both, ann reads t, bob nothing."""
+    with node() as found:
+
+        async def found_users() -> None:
+            for topic in ("t", "u"):
+                await fill(found, 12, topic=topic)
+            async with connect(found.url) as client:
+                access = client.access
+                await access.create_user("root", "rr", ["admin"])
+                for role, topics in (("all", ("t", "u")), ("some", ("t",)), ("none", ())):
+                    rules = [AccessRule(("read", "describe"), "topic", one) for one in topics]
+                    rules = rules or [AccessRule(("read",), "topic", "other")]
+                    await access.change_rules(role, rules)
+                await access.create_user("relay", "relay's", ["all"])
+                await access.create_user("ann", "aa", ["some"])
+                await access.create_user("bob", "bb", ["none"])
+                await access.trust_issuer(
+                    IDP, "weir", "default", write_jwks([IDP_KEY.public("idp")])
+                )
+            async with as_user(found.url, "root", "rr") as client:
+                await client.access.set_mode("closed")
+
+        asyncio.run(found_users())
+        yield found
+
+
+def as_user(url: str, user: str, password: str, **more: Any) -> Any:
+    return connect(url.replace("//", f"//{user}@"), password=password, **more)
+
+
+async def values(client: Client, topic: str = "t", **options: Any) -> list[bytes]:
+    options = {"start": "earliest", "follow": False, **options}
+    async with client.reader(topic, **options) as reader:
+        return [bytes(one.value) async for one in reader]
+
+
+async def for_ever(client: Client) -> None:
+    while True:
+        await values(client)
+        await asyncio.sleep(0.02)
+
+
+async def here(client: Client, topic: str = "t", end: int = 12) -> None:
+    """Wait until a relay has so many messages."""
+    while True:
+        try:
+            if sum(part.end for part in await client.parts(topic)) >= end:
+                return
+        except (UnknownTopic, Unavailable):
+            pass
+        await asyncio.sleep(0.02)
+
+
+def test_users_log_in_through_a_relay_and_read_what_they_may(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with relay(core, tmp_path, credentials=RELAY) as url:
+            async with as_user(url, "ann", "aa") as ann:
+                await here(ann)
+                assert sorted(await values(ann)) == sorted(b"%d" % n for n in range(12))
+                assert [one.full_name for one in await ann.topics()] == ["t"]
+                with pytest.raises(UnknownTopic, match="no topic 'u' is relayed here"):
+                    await ann.describe("u")
+                with pytest.raises(UnknownTopic, match="no topic 'v' is relayed here"):
+                    await ann.describe("v")
+            async with as_user(url, "root", "rr") as root:
+                await here(root, "u")
+                assert {one.full_name for one in await root.topics()} == {"t", "u"}
+                addresses = (await root.describe("u")).addresses
+            async with as_user(url, "bob", "bb") as bob:
+                assert await bob.topics() == []
+                with pytest.raises(UnknownTopic):
+                    await values(bob)
+            with pytest.raises(NotAuthenticated):
+                async with as_user(url, "ann", "wrong"):
+                    pass
+            with pytest.raises(NotAuthenticated, match="serves users of its core alone"):
+                async with connect(url):
+                    pass
+            assert addresses
+
+    play(work)
+
+
+def token(user: str, **limits: Any) -> str:
+    return token_of(time.time(), user, **limits).decode()
+
+
+def test_a_token_is_passed_on_with_its_limits(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with relay(core, tmp_path, credentials=TokenCredentials(token("relay"))) as url:
+            async with connect(url, token=token("ann")) as ann:
+                await here(ann)
+                assert len(await values(ann)) == 12
+            async with connect(url, token=token("relay", topics=("default/t",))) as limited:
+                await here(limited)
+                with pytest.raises(WeirError):
+                    await limited.describe("u")
+            with pytest.raises(NotAuthenticated):
+                async with connect(url, token=token("ann")[:-6] + "AAAAAA"):
+                    pass
+
+    play(work)
+
+
+@pytest.mark.parametrize("how", ["revoked", "ruled out"])
+def test_a_user_that_may_read_no_more_gets_nothing_more(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(sessions, "RECHECK_SECONDS", 0.05)
+
+    async def work() -> None:
+        async with (
+            relay(core, tmp_path, credentials=RELAY) as url,
+            as_user(url, "ann", "aa", request_timeout=2.0) as ann,
+        ):
+            await here(ann)
+            async with as_user(core.url, "root", "rr") as root:
+                if how == "revoked":
+                    await root.access.revoke_user("ann")
+                else:
+                    rule = AccessRule(("read", "describe"), "topic", "t")
+                    await root.access.change_rules("some", [], [rule])
+            with pytest.raises(GONE):
+                await for_ever(ann)
+
+    play(work)
+
+
+def test_without_the_core_sessions_go_on_for_a_while_and_nobody_is_let_in(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(sessions, "_TIMEOUT", 0.3)
+
+    async def work() -> None:
+        async with relay(core, tmp_path, credentials=RELAY) as url:
+            async with as_user(url, "ann", "aa") as ann:
+                await here(ann)
+                addresses = (await ann.describe("t")).addresses
+            network = NetworkClient(
+                parse_url(url), name="test", retry=weir.Backoff(), request_timeout=2.0,
+                random=Random(1), credentials=Credentials("ann", "aa"),
+            )  # fmt: skip
+            await network.start()
+            fetches = [m.Fetch(one, 0, 1 << 20, equal_stamps=True) for one in addresses]
+            for is_away in (False, True):
+                read = [await network.request(one, m.Fetched) for one in fetches]
+                assert sum(one.next_offset for one in read) == 12
+                if not is_away:
+                    await asyncio.to_thread(core.crash)
+            with pytest.raises((Unavailable, Disconnected)):
+                async with as_user(url, "ann", "aa", request_timeout=0.5):
+                    pass
+            monkeypatch.setattr(sessions, "CUTOFF_SECONDS", 0.0)
+            with pytest.raises((Unavailable, Disconnected)):
+                await network.request(fetches[0], m.Fetched)
+            await network.close()
+
+    play(work)
+
+
+def test_what_a_user_may_read_is_never_served_to_everybody(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            relay(core, tmp_path, credentials=RELAY) as url,
+            as_user(url, "ann", "aa") as ann,
+        ):
+            await here(ann)
+        with pytest.raises(BadRelayFolder, match="holds what a user may read"):
+            async with relay(core, tmp_path):
+                pass
+
+    play(work)
+
+
+def test_nothing_is_answered_before_a_login(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with relay(core, tmp_path, credentials=RELAY) as url:
+            async with as_user(url, "root", "rr") as root:
+                await here(root)
+                (address, *_) = (await root.describe("t")).addresses
+            asked: list[m.Request] = [
+                m.Hello("test"), m.ListTopics("", ""), m.DescribeTopic("t"),
+                m.Fetch(address, 0, 1 << 20), m.AskRelay(address, b""), m.AskBarriers(1, 1),
+            ]  # fmt: skip
+            replies = await spoken(url, *map(frame, asked))
+            assert len(replies) == len(asked)
+            assert all(isinstance(one, m.Refusal) for one in replies)
+
+    play(work)
+
+
+def test_a_relay_serves_tls_with_its_certificate(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        ca = TestCa(tmp_path / "ca", system=1)
+        issued = ca.issue("node/9", "127.0.0.1", "localhost")
+        tls = ServerFiles(str(issued.certificate), str(issued.key), ca.bundle)
+        where = tmp_path / "relay"
+        async with relay(core, where, credentials=RELAY, node=9, tls=tls) as url:
+            secure = url.replace("weir:", "weirs:") + f"?ca={ca.bundle}"
+            async with as_user(secure, "ann", "aa") as ann:
+                await here(ann)
+                assert len(await values(ann)) == 12
+            with pytest.raises(WeirError):
+                async with as_user(url, "ann", "aa", request_timeout=0.5):
+                    pass
+
+    play(work)
+
+
+class Way:
+    """How a client came."""
+
+    is_encrypted, is_loopback = False, False
+
+
+def test_a_password_is_taken_by_tls_alone() -> None:
+    session = sessions.ReaderSession(None, 1, None, Way())  # type: ignore[arg-type]
+    with pytest.raises(NotAuthenticated, match="need TLS"):
+        asyncio.run(session.log_in(sessions.Login("SCRAM-SHA-256", b"")))
+
+
+def test_what_the_core_refuses_counts_at_once_and_its_absence_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Any] = [
+        m.Barriers(1, []),
+        Unavailable("away"),
+        Unauthorized("no"),
+        Unavailable(""),
+    ]
+
+    async def ask(_: object, request: m.Request) -> m.Reply:
+        assert request == m.AskBarriers(1, 1)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(m.Reply, answer)
+
+    async def work() -> None:
+        config = RelayConfig([("127.0.0.1", 1)], credentials=RELAY)
+        session = sessions.ReaderSession(config, 1, None, Way())  # type: ignore[arg-type]
+        session.user = "default/ann"
+        await session.check(1)
+        await session.check(1)  # the core is away
+        with pytest.raises(Unauthorized):
+            await session.check(1)
+        with pytest.raises(Unavailable):  # what it said before counts no more
+            await session.check(1)
+
+    monkeypatch.setattr(sessions, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(sessions.ReaderSession, "_ask", ask)
+    asyncio.run(work())
