@@ -22,6 +22,8 @@ from weir_lab.planted.bug import Bug
 from weir_lab.planted.run import BUGS, Result
 from weir_lab.planted.sets import BUGS as OF_SETS
 from weir_lab.planted.tags import OF_TAGS
+from weir_lab.sim.mutants.planting import Mutant
+from weir_lab.sim.mutants.registry import ACCESS, FILTERS, MUTANTS
 from weir_lab.sim.mutants.source import PlantingRefused
 
 ROOT = Path(__file__).parents[5]
@@ -43,6 +45,12 @@ def all_are_caught(*names: str) -> None:
     assert not result.missed, said
     assert (code, result.planted) == (0, len(names))
     assert result.caught == result.planted
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *MUTANTS, *ACCESS, *FILTERS], ids=lambda bug: bug.name)
+def test_what_a_bug_replaces_stands_there_once(bug: Bug | Mutant) -> None:
+    with bug.planted():
+        pass
 
 
 def test_drawn_bugs_are_missed_by_tests() -> None:
