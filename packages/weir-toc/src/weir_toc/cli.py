@@ -107,7 +107,19 @@ def _controller(options: argparse.Namespace) -> int:
     recovered = {"member": options.id, "host": host, "port": port, "log_bytes": log.size,
                  "torn_bytes": log.torn}  # fmt: skip
     _say(options.json, "controller", recovered)
-    return _until_told(controller.run(listen))
+    return _until_told(_with_alarms(options.json, controller, listen))
+
+
+async def _with_alarms(as_json: bool, controller: Controller, listen: Address | None) -> None:
+    """Run a member, and print a line for each link that begins or ceases to lag."""
+
+    async def tell() -> None:
+        while True:
+            _say(as_json, "lagging", await controller.next_alarm())
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(tell())
+        tasks.create_task(controller.run(listen))
 
 
 def _address(option: str, text: str) -> Address:
@@ -191,6 +203,9 @@ def _print_network(leader: Frame) -> None:
     for process in leader["processes"]:
         state = "" if process["connected"] else "  not connected"
         print(f"process {process['process']}  {process['name']}{state}")
+    for one in leader["lagging"]:
+        print(f"lagging {' to '.join(one['link'])}  by {one['behind_ms']:g} ms  from "
+              f"{' to '.join(one['hop'])} on  cause {one['cause']}")  # fmt: skip
     for failure in leader["unsettled"]:
         print(f"failure {failure['failure']} waits for {failure['waiting']}")
 

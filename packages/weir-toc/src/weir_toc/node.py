@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from weir_toc import packet as wire
 from weir_toc.congestion import PhantomQueue
+from weir_toc.controller.lag import LinkReading
 from weir_toc.errors import PacketError
 from weir_toc.packet import NEIGHBOUR, Packet
 from weir_toc.topology import Routes, Switch, Topology, rack_of
@@ -73,6 +74,8 @@ class Input:
     heard_at: int
     #: Whether packets are accepted, and the barrier is in the minimum.
     live: bool = True
+    #: How many were.
+    packets: int = 0
     #: Whether the commit register no longer follows what comes in, and in which epoch it was last
     #: frozen.
     frozen: bool = False
@@ -127,6 +130,7 @@ class Output:
     sent_at: int = 0
     #: When it last told of a minimum that had moved.
     moved_at: int = 0
+    packets: int = 0
     barrier: int = 0
     commit: int = 0
 
@@ -211,6 +215,7 @@ class SwitchNode:
         if not self._accepts(now, neighbour, one, data):
             self._refuse(now, neighbour, one.epoch)
             return effects
+        one.packets += 1
         if opcode == wire.BEACON or self.config.rewrites:
             barrier, commit = wire.barriers_of(data, now)
             if half.raise_to(one, barrier, commit, now):
@@ -299,6 +304,16 @@ class SwitchNode:
     def set_routes(self, routes: Routes) -> None:
         """Take to which racks each neighbour leads now, as `Topology.routes` tells."""
         self._routes = routes
+
+    def read_links(self, now: int) -> list[LinkReading]:
+        """Return what is read of all links whose inputs count, the oldest barrier first."""
+        found = []
+        for neighbour, one in self.registers().items():
+            output = self._outputs.get(neighbour)
+            if one.live:
+                sent = output.packets if output is not None else 0
+                found.append(LinkReading(neighbour, now - one.barrier, one.packets, sent))
+        return sorted(found, key=lambda one: -one.age)
 
     def registers(self) -> Mapping[int, Input]:
         """The registers of all links into this switch, by neighbour."""
@@ -412,6 +427,7 @@ class SwitchNode:
             self._note(now, output)
         if output.queue.add(now, len(data)):
             wire.mark(data)
+        output.packets += 1
         self._effects.append(Send(port, data))
 
     def _forward_run(self, now: int, half: Half, one: Input, data: bytearray, size: int) -> None:
@@ -420,6 +436,7 @@ class SwitchNode:
         The others carry the minimum of before: later packets of the run may lie below the new one.
         """
         last = bytearray(data[-size:])
+        one.packets += len(data) // size
         output = self._outputs.get(port := self._port(half, data))
         if output is not None:
             wire.rewrite_run(data, size, output.half.barrier, output.half.commit)
@@ -433,6 +450,7 @@ class SwitchNode:
         data[-size:] = last
         if output.queue.add(now, len(data)):
             wire.mark_run(data, size)
+        output.packets += len(data) // size
         self._effects.append(Send(port, data, size))
 
     def _send(self, now: int, neighbour: int, sent: Packet) -> None:
@@ -441,6 +459,7 @@ class SwitchNode:
         half = output.half
         stamped = sent._replace(barrier=half.barrier, commit=half.commit)
         self._effects.append(Send(neighbour, wire.encode(stamped)))
+        output.packets += 1
         self._note(now, output)
 
     def _beacon(self, now: int, neighbour: int, output: Output) -> None:

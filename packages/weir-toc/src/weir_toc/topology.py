@@ -39,6 +39,16 @@ def rack_of(process: int) -> int:
     return process >> _SERIAL_BITS
 
 
+def rack_switch(process: int) -> int:
+    """Return the id of the switch of the rack in which a process is."""
+    return _SWITCH | rack_of(process)
+
+
+def name_of_switch(id: int) -> str:
+    """Return the name of a switch, as `switch_id` takes it."""
+    return f"{_TIERS[(id & ~_SWITCH) >> _SERIAL_BITS]}-{id & PROCESSES_PER_RACK_MAX}"
+
+
 def switch_id(name: str) -> int:
     """Return the id of the switch `rack-N`, `spine-N` or `core-N`. Raises InvalidTopology."""
     tier, _, number = name.partition("-")

@@ -24,6 +24,7 @@ from weir_toc.controller.entries import (
     Remove,
     SetRoutes,
 )
+from weir_toc.controller.lag import Lagging, Link, LinkReading, NodeReading
 from weir_toc.controller.records import (
     Founded,
     Lapsed,
@@ -35,6 +36,7 @@ from weir_toc.controller.records import (
     SwitchStarted,
 )
 from weir_toc.errors import ControlError
+from weir_toc.topology import name_of_switch, switch_id
 
 #: A longer name of a process or of a host is refused.
 NAME_CHARACTERS_MAX = 255
@@ -67,6 +69,41 @@ def decode_record(data: bytes) -> Record:
         raise ControlError(f"a report of {len(rest)} fields: 4 are due")
     node, incarnation, number = (_number(one) for one in rest[:3])
     return Reported(node, incarnation, number, report_from(rest[3]))
+
+
+def reading_from(node: int, at: int, frame: Mapping[str, object]) -> NodeReading:
+    """Return what a node read of its links. Raises ControlError for what is none."""
+    rows = frame.get("links")
+    if not isinstance(rows, list):
+        raise ControlError("a reading of links has a list of them")
+    links = {}
+    for row in rows:
+        if not isinstance(row, list) or len(row) != len(LinkReading._fields):
+            raise ControlError(f"a reading of a link has {len(LinkReading._fields)} numbers")
+        # A barrier may be ahead of the clock of the node that read it.
+        ages = row[1] if isinstance(row[1], int) and -_NUMBER_MAX < row[1] < 0 else _number(row[1])
+        one = LinkReading(_number(row[0]), ages, _number(row[2]), _number(row[3]))
+        links[one.neighbour] = one
+    clock, late = _number(frame.get("clock")), _number(frame.get("late"))
+    return NodeReading(node, at, clock, late, links)
+
+
+def lagging_to(one: Lagging, names: Mapping[int, str]) -> dict[str, object]:
+    """Return a lagging link as it is shown; `names` are those of processes."""
+
+    def shown(link: Link) -> list[str]:
+        return [_shown(node, names) for node in (link.neighbour, link.node)]
+
+    return {
+        "link": shown(one.link), "hop": shown(one.hop), "cause": one.cause.value,
+        "behind_ms": round(one.behind / 1e6, 3), "since_ns": one.since, "over": one.is_over,
+    }  # fmt: skip
+
+
+def _shown(node: int, names: Mapping[int, str]) -> str:
+    if node >= switch_id("rack-0"):
+        return name_of_switch(node)
+    return names.get(node) or f"process {node}"
 
 
 def report_to(report: Report) -> list[object]:

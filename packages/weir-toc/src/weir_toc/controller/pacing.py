@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import Port
+from weir_toc.controller.lag import LagAlarm
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
-from weir_toc.topology import rack_of
+from weir_toc.topology import Topology, rack_of
 
 #: How long reports are collected, and how long an answer is waited for, in intervals and at least.
 COLLECT_INTERVALS, COLLECT_NS_MIN = 4, 20_000_000
@@ -28,10 +29,18 @@ class Pacing:
         #: When the register of each port must be frozen, and each failure be carried out.
         self._freezes: dict[Port, int] = {}
         self._failures: dict[int, int] = {}
+        self._interval = interval
+        self._lag: LagAlarm | None = None
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
         self._unjoined: dict[int, int] = {}
+
+    def lag(self, topology: Topology) -> LagAlarm:
+        """Return the alarm of this leadership, which the readings of nodes are given."""
+        if self._lag is None:
+            self._lag = LagAlarm(topology, self._interval)
+        return self._lag
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""

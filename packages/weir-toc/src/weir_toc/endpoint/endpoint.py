@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from weir_toc import packet as wire
+from weir_toc.controller.lag import LinkReading
 from weir_toc.endpoint.events import (
     Admitted,
     Counters,
@@ -143,6 +144,10 @@ class Endpoint:
             outbox.beacon(now)  # all processes do so at once, busy or not
             self._next_beacon = (now // interval + 1) * interval
         self._finish(now)
+
+    def read_link(self, switch: int) -> LinkReading:
+        """Return what is read of the link to the switch of the rack."""
+        return LinkReading(switch, sent=self._joined[2].sent if self._joined is not None else 0)
 
     def take_packets(self) -> list[bytearray]:
         """Return the packets to send to the switch of the rack, in this order."""

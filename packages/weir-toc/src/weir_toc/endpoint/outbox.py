@@ -20,7 +20,16 @@ RUN_PACKETS_MAX, RUN_BYTES_MAX = 64, 65_000
 class Outbox:
     """The packets that one process has queued, the oldest first."""
 
-    __slots__ = ("_epoch", "_packets", "_process", "beaconed_at", "open", "sent_at", "stamps")
+    __slots__ = (
+        "_epoch",
+        "_packets",
+        "_process",
+        "beaconed_at",
+        "open",
+        "sent",
+        "sent_at",
+        "stamps",
+    )
 
     def __init__(self, process: int, epoch: int, floor: int) -> None:
         self._process = process
@@ -29,6 +38,8 @@ class Outbox:
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self.open: dict[int, Scattering] = {}
+        #: Packets that were queued since the start.
+        self.sent = 0
         self.sent_at = 0
         self.beaconed_at = 0
 
@@ -41,6 +52,7 @@ class Outbox:
             packet.payload,
         ))  # fmt: skip
         self._packets.append((data, len(data)))
+        self.sent += 1
         self.sent_at = now
 
     def queue_run(
@@ -60,6 +72,7 @@ class Outbox:
                           wire.BEGIN | wire.END, self._epoch)  # fmt: skip
             piece = run[at : at + count]
             self._packets.append((wire.encode_run(head, piece), size))
+            self.sent += len(piece)
             stamps.barrier_sent = max(stamps.barrier_sent, piece[-1][0])
         self.sent_at = now
 

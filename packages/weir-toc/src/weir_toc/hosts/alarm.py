@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from weir_toc.controller.lag import READ_INTERVALS, LinkReading
 from weir_toc.hosts.control_link import ControlLink
+
+#: So many links are told of, the oldest barriers first: a frame has a limit.
+READINGS_MAX = 1_000
 
 
 class Alarm:
@@ -18,6 +22,8 @@ class Alarm:
         self._due = 0
         #: How late it has rung at most, in nanoseconds: as long this process did not run.
         self.late_max = 0
+        #: The same since the last reading, and when that was.
+        self._late = self._read_at = 0
 
     def set(self, due: int) -> None:
         """Ring at `due`, in place of any other time."""
@@ -29,6 +35,17 @@ class Alarm:
         wait = max(0.0, (due - self._link.now()) / 1e9)
         self._handle = asyncio.get_running_loop().call_later(wait, self._rings)
 
+    def is_reading_due(self, interval: int) -> bool:
+        """Whether the controller is to be told how the links are: each ten intervals."""
+        return self._link.now() >= self._read_at + READ_INTERVALS * interval
+
+    def read(self, links: Sequence[LinkReading]) -> None:
+        """Tell the controller how the links are now, and how late this process ran since."""
+        self._read_at = self._link.now()
+        rows = [list(one) for one in links[:READINGS_MAX]]
+        self._link.say({"op": "links", "clock": self._read_at, "late": self._late, "links": rows})
+        self._late = 0
+
     def cancel(self) -> None:
         """Ring no more."""
         if self._handle is not None:
@@ -37,5 +54,6 @@ class Alarm:
 
     def _rings(self) -> None:
         self._handle = None
-        self.late_max = max(self.late_max, self._link.now() - self._due)
+        late = self._link.now() - self._due
+        self.late_max, self._late = max(self.late_max, late), max(self._late, late)
         self._ring()

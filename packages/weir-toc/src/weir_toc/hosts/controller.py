@@ -18,7 +18,14 @@ from typing import Any
 
 import weir_raft as raft
 from weir_raft.codec import decode, encode
-from weir_toc.controller.codec import command_to, decode_record, encode_record, report_from
+from weir_toc.controller.codec import (
+    command_to,
+    decode_record,
+    encode_record,
+    lagging_to,
+    reading_from,
+    report_from,
+)
 from weir_toc.controller.entries import Command, Fail, InputSilent
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded, Record, Registered, Reported, SwitchStarted
@@ -45,6 +52,8 @@ from weir_toc.hosts.frames import (
 COMPACT_BYTES = 256 << 10
 #: Connections of nodes, of other members, and of those who ask for the status.
 SESSIONS_MAX = 8_192
+#: Alarms that nobody has read.
+ALARMS_MAX = 1_000
 #: Raft messages that wait for one peer.
 UNSENT_MAX = 1_000
 _NO_MAJORITY = (
@@ -78,6 +87,16 @@ class Session:
     def close(self) -> None:
         """End the connection once what was sent has left."""
         self._writer.close()
+
+
+class Told:
+    """What this member has told as the leader."""
+
+    def __init__(self) -> None:
+        #: The names that all processes know.
+        self.names: dict[str, int] = {}
+        #: Links that lag, or do so no more, in the order in which that was found: for one reader.
+        self.alarms: asyncio.Queue[Frame] = asyncio.Queue(ALARMS_MAX)
 
 
 class ReferenceClock:
@@ -138,7 +157,7 @@ class Controller:
         #: Who waits for a record, by its index.
         self._waiting: dict[int, tuple[Session, int, Record]] = {}
         self._pacing: Pacing | None = None
-        self._names_told: dict[str, int] = {}
+        self._told = Told()
         self._clock = ReferenceClock([*members.values()])
 
     # -- the loop ------------------------------------------------------------------------------
@@ -162,6 +181,10 @@ class Controller:
             for session in [*self._sessions]:
                 session.close()
             self.log.close()
+
+    async def next_alarm(self) -> Frame:
+        """Wait for the next link that begins or ceases to lag, as `status` shows links."""
+        return await self._told.alarms.get()
 
     def _serve(self) -> None:
         """Carry out what the Raft node asks for, and propose what is due."""
@@ -280,7 +303,7 @@ class Controller:
         """Send all nodes away: another member leads, or none."""
         self._waiting.clear()
         self._nodes.clear()
-        self._names_told = {}
+        self._told.names = {}
         self._pacing = None
         for session in [*self._sessions]:
             session.send(self._moved())
@@ -325,9 +348,9 @@ class Controller:
         """Tell all processes who is here, and those that have failed that they have."""
         failures = self.state.failures
         names = self._names()
-        if failures is None or names == self._names_told:
+        if failures is None or names == self._told.names:
             return
-        self._names_told = names
+        self._told.names = names
         for node, session in self._nodes.items():
             if node in failures.failed:
                 session.send({"op": "excluded"})
@@ -405,9 +428,23 @@ class Controller:
                     "answered": self._clock.now(),
                 }
                 session.send(answer)
+            elif frame["op"] == "links":
+                self._read_links(session, frame, reached)
             else:
                 self._request(session, frame)
                 self._serve()
+
+    def _read_links(self, session: Session, frame: Frame, at: int) -> None:
+        """Take what a node reads of its links; report a link that lags."""
+        failures = self.state.failures
+        if self._pacing is None or failures is None or not session.node:
+            return
+        if session.node in failures.failed:
+            return
+        reading = reading_from(session.node, at, frame)
+        for one in self._pacing.lag(failures.topology).read(reading):
+            if not self._told.alarms.full():
+                self._told.alarms.put_nowait(lagging_to(one, self._names_by_id()))
 
     def _attach(self, session: Session) -> None:
         """A node has connected: tell it all that it may have missed."""
@@ -507,6 +544,9 @@ class Controller:
             return {"op": "moved", "to": None, "why": "no leader is known here: ask again"}
         return {"op": "moved", "to": list(to), "why": f"member {leader} leads"}
 
+    def _names_by_id(self) -> dict[int, str]:
+        return {one.process: name for name, one in self.state.names.items()}
+
     # -- status --------------------------------------------------------------------------------
 
     def status(self) -> Frame:
@@ -532,7 +572,8 @@ class Controller:
         network, failures = state.network, state.failures
         if network is None or failures is None:
             return {**found, "network": None}
-        names = {one.process: name for name, one in state.names.items()}
+        names = self._names_by_id()
+        lag = self._pacing.lag(failures.topology) if self._pacing is not None else None
         return {
             **found,
             "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
@@ -542,6 +583,8 @@ class Controller:
             "processes": [{"process": one, "name": names.get(one, ""),
                            "connected": one in self._nodes} for one in sorted(failures.processes)],
             "failed": len(failures.failed),
+            "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
+            "lagged": lag.reported if lag else 0,
             "undecided": failures.is_undecided,
             "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
                            "waiting": sorted(one.waiting)} for one in failures.failures.values()],

@@ -32,6 +32,7 @@ from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Address, Frame, number_in, text_in
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.node import SILENT_INTERVALS
+from weir_toc.topology import rack_switch
 
 #: What a program is given at once, and how many failures of sends it may leave unread.
 BATCH_EVENTS, FAILURES_MAX = 256, 10_000
@@ -301,6 +302,8 @@ class Process:
         now = self.link.now()
         if now >= self._endpoint.deadline:
             self._endpoint.tick(now)
+        if self._alarm.is_reading_due(self._endpoint.config.interval):
+            self._alarm.read([self._endpoint.read_link(rack_switch(self.process))])
         self._after()
 
     def _after(self) -> None:

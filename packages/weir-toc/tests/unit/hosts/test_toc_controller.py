@@ -49,7 +49,7 @@ def wait_for(crew: Programs, role: str, count: int) -> list[dict[str, Any]]:
 def test_what_was_registered_outlives_kill_9_of_all_members(tmp_path: Path) -> None:
     with programs(tmp_path) as crew:
         for id in (1, 2, 3):
-            crew.controller(id)
+            crew.controller(id, "--interval-ms", "1000")  # a name lapses after 60 s
         crew.leader()
         start = {"op": "start", "host": "127.0.0.1", "port": 9}
         one = {"op": "register", "name": "a", "rack": 0, "nonce": 7}
@@ -63,7 +63,7 @@ def test_what_was_registered_outlives_kill_9_of_all_members(tmp_path: Path) -> N
         log = tmp_path / "member-1" / "controller.log"
         log.write_bytes(log.read_bytes() + b"REC\n\xff")  # a record that the kill has torn
         for id in (1, 2, 3):
-            crew.controller(id)
+            crew.controller(id, "--interval-ms", "1000")
         switches = crew.leader()["switches"]
         assert [(at["switch"], at["port"]) for at in switches] == [(SWITCH, 9)]
         (found,) = ask(crew.url, SWITCH, {**one, "nonce": 8})

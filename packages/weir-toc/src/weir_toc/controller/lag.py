@@ -1,0 +1,227 @@
+"""The lag alarm: which link holds barriers back, where that begins, and why.
+
+Every node reads its links each ten intervals. The *age* of an input is how far its barrier is
+behind the node's clock. In a half of a switch all inputs have come as far, so their ages are alike:
+one that is five intervals above their median for twenty intervals is reported. A link further down
+may be the reason: the lowest one that is as old, seen from the median above, is named as the hop.
+
+What the nodes at both ends say tells the cause. Readings are no entries of the log: a new leader
+starts with the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median_high
+from typing import NamedTuple
+
+from weir_toc.topology import Topology
+
+#: In intervals: how often nodes read their links, how far behind is too far, and for how long.
+READ_INTERVALS, LAG_INTERVALS, LASTING_INTERVALS = 10, 5, 20
+#: A reading counts for so many intervals. A node without one has stopped.
+FRESH_INTERVALS = 25
+#: A clock that is wrong by so many intervals, and timers that are as late, are a cause.
+CAUSE_INTERVALS = 3
+#: A link that has lost so large a part of its packets between two readings is a cause.
+LOSS_SHARE = 0.2
+
+
+class Cause(Enum):
+    """Why a link lags."""
+
+    #: The clock of the node that sends by it is behind.
+    CLOCK = "clock"
+    #: The node that sends by it stands still at times, or for good.
+    STOPPED = "stopped process"
+    #: Packets come, and come late.
+    QUEUE = "queue"
+    #: Many packets do not come.
+    LOSS = "loss"
+
+
+class Link(NamedTuple):
+    """The input of `node` from `neighbour`."""
+
+    node: int
+    neighbour: int
+
+
+class LinkReading(NamedTuple):
+    """What a node reads of one of its links; times in nanoseconds."""
+
+    neighbour: int
+    #: How far the barrier that came by it is behind the clock of the node.
+    age: int = 0
+    #: All packets that came by it, and all that were sent.
+    heard: int = 0
+    sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """All links of a node, read at one moment."""
+
+    node: int
+    #: When the controller got it, by its clock, and what the clock of the node showed.
+    at: int
+    clock: int
+    #: How late the timers of the node were at most since its reading before.
+    late: int
+    links: Mapping[int, LinkReading]
+
+
+class Lagging(NamedTuple):
+    """A link lags, or does so no more."""
+
+    link: Link
+    #: Where it begins: this link, or one further down.
+    hop: Link
+    cause: Cause
+    #: How far it is behind the others, in nanoseconds, and since when it is.
+    behind: int
+    since: int
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class _Seen:
+    since: int
+    told: Lagging | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    """The last two readings of a node."""
+
+    last: NodeReading
+    before: NodeReading | None = None
+
+
+@dataclass(slots=True)
+class LagAlarm:
+    """Readings of one leadership. Times are those of the leader's clock, in nanoseconds."""
+
+    topology: Topology
+    interval: int
+    #: Links that are reported, and how many were since the start.
+    lagging: dict[Link, Lagging] = field(default_factory=dict)
+    reported: int = 0
+    _nodes: dict[int, _Node] = field(default_factory=dict)
+    _seen: dict[Link, _Seen] = field(default_factory=dict)
+
+    def read(self, reading: NodeReading) -> list[Lagging]:
+        """Take what a node has read; return what is reported because of it."""
+        known = self._nodes.get(reading.node)
+        if known is None:  # those that have failed are forgotten as others come
+            oldest = reading.at - FRESH_INTERVALS * self.interval
+            self._nodes = {id: one for id, one in self._nodes.items() if one.last.at >= oldest}
+        self._nodes[reading.node] = _Node(reading, known.last if known is not None else None)
+        switch = self.topology.switches.get(reading.node)
+        if switch is None:
+            return []
+        found: list[Lagging] = []
+        upper = set(switch.upper)
+        above = [one for one in reading.links.values() if one.neighbour in upper]
+        below = [one for one in reading.links.values() if one.neighbour not in upper]
+        for half in (below, above):
+            found += self._compare(reading, half)
+        for link in [one for one in self._seen if one.node == reading.node]:
+            if link.neighbour not in reading.links:
+                found += self._over(link)  # it was removed
+        return found
+
+    # -- one half ------------------------------------------------------------------------------
+
+    def _compare(self, reading: NodeReading, half: Sequence[LinkReading]) -> Iterator[Lagging]:
+        """Compare the inputs of one half of a switch: one alone has nothing to compare with."""
+        usual = self._usual(half)
+        for one in half:
+            link = Link(reading.node, one.neighbour)
+            behind = one.age - usual
+            if len(half) < 2 or behind <= LAG_INTERVALS * self.interval:
+                yield from self._over(link)
+                continue
+            seen = self._seen.setdefault(link, _Seen(reading.at))
+            lasting = reading.at - seen.since >= LASTING_INTERVALS * self.interval
+            if lasting and seen.told is None:
+                hop = self._lowest(link, usual, reading.at)
+                cause = self._cause(hop, reading.at)
+                seen.told = Lagging(link, hop, cause, behind, seen.since)
+                self.lagging[link] = seen.told
+                self.reported += 1
+                yield seen.told
+
+    @staticmethod
+    def _usual(half: Sequence[LinkReading]) -> int:
+        """The median age; of two inputs that of the fresher one."""
+        return -median_high([-one.age for one in half]) if half else 0
+
+    def _over(self, link: Link) -> Iterator[Lagging]:
+        seen = self._seen.pop(link, None)
+        if seen is not None and seen.told is not None:
+            del self.lagging[link]
+            yield seen.told._replace(is_over=True)
+
+    # -- where and why -------------------------------------------------------------------------
+
+    def _lowest(self, link: Link, usual: int, now: int) -> Link:
+        """Return the link at which the lag begins, following the oldest inputs down."""
+        limit = usual + LAG_INTERVALS * self.interval
+        switches = self.topology.switches
+        passed = {link.node}
+        while link.neighbour not in passed:
+            passed.add(link.neighbour)
+            node = self._fresh(link.neighbour, now)
+            if node is None or link.neighbour not in switches:
+                break
+            upper = switches[link.neighbour].upper
+            # What goes up has come from below; what goes down has come from everywhere.
+            unrelated = {*passed, *(upper if link.node in upper else ())}
+            others = [one for one in node.last.links.values() if one.neighbour not in unrelated]
+            oldest = max(others, key=lambda one: one.age, default=None)
+            if oldest is None or oldest.age <= limit:
+                break
+            link = Link(link.neighbour, oldest.neighbour)
+        return link
+
+    def _fresh(self, node: int, now: int) -> _Node | None:
+        found = self._nodes.get(node)
+        if found is None or now - found.last.at > FRESH_INTERVALS * self.interval:
+            return None
+        return found
+
+    def _cause(self, hop: Link, now: int) -> Cause:
+        limit = CAUSE_INTERVALS * self.interval
+        sender = self._fresh(hop.neighbour, now)
+        if sender is None:
+            return Cause.STOPPED
+        if sender.last.at - sender.last.clock > limit:
+            return Cause.CLOCK
+        if max(sender.last.late, sender.before.late if sender.before is not None else 0) > limit:
+            return Cause.STOPPED
+        return Cause.LOSS if self._loss(hop, sender) > LOSS_SHARE else Cause.QUEUE
+
+    def _loss(self, hop: Link, sender: _Node) -> float:
+        """The part of its packets that a link has lost between the last two readings."""
+        receiver = self._nodes.get(hop.node)
+        if receiver is None or receiver.before is None or sender.before is None:
+            return 0.0
+        sent = _count(sender, hop.node, "sent")
+        heard = _count(receiver, hop.neighbour, "heard")
+        # The two nodes read at different moments: what each of them counts is a rate.
+        if not sent:
+            return 0.0
+        return 1 - heard / sent
+
+
+def _count(node: _Node, neighbour: int, what: str) -> float:
+    """Packets a nanosecond on a link between the two readings of a node."""
+    assert node.before is not None
+    last, before = node.last.links.get(neighbour), node.before.links.get(neighbour)
+    elapsed = node.last.clock - node.before.clock
+    if last is None or before is None or elapsed <= 0:
+        return 0.0
+    return max(0, int(getattr(last, what)) - int(getattr(before, what))) / elapsed

@@ -1,0 +1,220 @@
+"""The lag alarm by transcript: what nodes read, and what is reported of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rigs.one_rack import START, OneRack, T
+from weir_toc.controller.codec import lagging_to, reading_from
+from weir_toc.controller.lag import (
+    READ_INTERVALS,
+    Cause,
+    LagAlarm,
+    Lagging,
+    Link,
+    LinkReading,
+    NodeReading,
+)
+from weir_toc.errors import ControlError
+from weir_toc.topology import Topology, process_id, switch_id
+
+RACK_0, RACK_1, SPINE = switch_id("rack-0"), switch_id("rack-1"), switch_id("spine-0")
+A, B, C, D = process_id(0, 1), process_id(0, 2), process_id(1, 1), process_id(1, 2)
+READ = READ_INTERVALS * T
+#: The inputs of each switch, and their ages in a quiet network.
+QUIET = {
+    RACK_0: {A: T, B: T, SPINE: 3 * T},
+    RACK_1: {C: T, D: T, SPINE: 3 * T},
+    SPINE: {RACK_0: 2 * T, RACK_1: 2 * T},
+}
+
+
+class Network:
+    """Two racks below a spine, whose links are read each ten intervals."""
+
+    def __init__(self) -> None:
+        self.alarm = LagAlarm(Topology.tree(2, 1), T)
+        self.now = START
+        self.told: list[Lagging] = []
+        self.age = {switch: dict(links) for switch, links in QUIET.items()}
+        self.counts: dict[tuple[int, int], int] = {}
+        self.late = dict.fromkeys((A, B, C, D, *QUIET), 0)
+        self.clock = dict.fromkeys(self.late, 0)
+        self.silent: set[int] = set()
+        #: The share of packets that comes by a link.
+        self.arrives: dict[tuple[int, int], float] = {}
+
+    def read(self, times: int = 1) -> None:
+        """Let all nodes read their links; each link has carried ten packets."""
+        for _ in range(times):
+            self.now += READ
+            for node in self.late:
+                if node not in self.silent:
+                    self.told += self.alarm.read(self._reading(node))
+
+    def _reading(self, node: int) -> NodeReading:
+        links = {}
+        ages = self.age.get(node, {RACK_0 if node in (A, B) else RACK_1: 0})
+        for neighbour, age in ages.items():
+            share = self.arrives.get((node, neighbour), 1.0)
+            self.counts[node, neighbour] = self.counts.get((node, neighbour), 0) + int(10 * share)
+            sent = (self.now - START) // T
+            heard = self.counts[node, neighbour]
+            links[neighbour] = LinkReading(neighbour, age, heard, sent)
+        clock = self.now - self.clock[node]
+        return NodeReading(node, self.now, clock, self.late[node], links)
+
+
+def lag(network: Network, *links: tuple[int, int]) -> None:
+    """Let barriers be eight intervals later on links."""
+    for node, neighbour in links:
+        network.age[node][neighbour] += 8 * T
+
+
+#: What makes A late, and what is named as the cause.
+CAUSES: list[tuple[Callable[[Network], object], Cause]] = [
+    (lambda network: None, Cause.QUEUE),
+    (lambda network: network.clock.update({A: 8 * T}), Cause.CLOCK),
+    (lambda network: network.late.update({A: 8 * T}), Cause.STOPPED),
+    (lambda network: network.silent.add(A), Cause.STOPPED),
+    (lambda network: network.arrives.update({(RACK_0, A): 0.3}), Cause.LOSS),
+]
+
+
+@pytest.mark.parametrize(("make", "cause"), CAUSES)
+def test_a_process_that_lags_is_named_with_the_cause_within_fifty_intervals(
+    make: Callable[[Network], object], cause: Cause
+) -> None:
+    network = Network()
+    network.read(6)
+    make(network)
+    begun = network.now
+    lag(network, (RACK_0, A), (SPINE, RACK_0), (RACK_0, SPINE), (RACK_1, SPINE))
+    while not network.told:
+        network.read()
+        assert network.now - begun <= 50 * T
+    found = network.told[0]
+    assert (found.link, found.hop, found.cause) == (Link(RACK_0, A), Link(RACK_0, A), cause)
+    assert found.behind == 8 * T
+    assert found.since == begun + READ
+    network.read(4)
+    # Above, the switch lags because of that link; in its down half nothing is unusual.
+    assert [one.link for one in network.told] == [Link(RACK_0, A), Link(SPINE, RACK_0)]
+    assert {one.hop for one in network.told} == {Link(RACK_0, A)}
+    assert {one.cause for one in network.told} == {cause}
+
+
+def test_a_process_alone_in_its_rack_is_found_from_above() -> None:
+    network = Network()
+    del network.age[RACK_0][B]
+    lag(network, (RACK_0, A), (SPINE, RACK_0))
+    network.read(4)
+    (found,) = network.told
+    assert (found.link, found.hop) == (Link(SPINE, RACK_0), Link(RACK_0, A))
+
+
+def test_a_link_between_switches_is_the_lowest_hop_itself() -> None:
+    network = Network()
+    lag(network, (SPINE, RACK_0))
+    network.late[RACK_0] = 9 * T
+    network.read(4)
+    (found,) = network.told
+    assert (found.link, found.hop) == (Link(SPINE, RACK_0), Link(SPINE, RACK_0))
+    assert found.cause is Cause.STOPPED
+
+
+def test_what_is_short_or_small_is_not_reported() -> None:
+    network = Network()
+    network.age[RACK_0][A] += 5 * T  # not more than five
+    network.read(10)
+    network.age[RACK_0][A] += 1
+    network.read(2)  # for ten intervals
+    network.age[RACK_0][A] -= 1
+    network.read()
+    network.age[RACK_0][A] += 1
+    network.read(2)
+    assert network.told == []
+    assert network.alarm.reported == 0
+
+
+def test_quiet_networks_report_nothing() -> None:
+    network = Network()
+    network.read(600)
+    assert network.told == []
+
+
+def test_a_link_that_lags_no_more_or_is_gone_is_told_once() -> None:
+    network = Network()
+    lag(network, (RACK_0, A), (RACK_1, C))
+    network.read(9)
+    assert [one.is_over for one in network.told] == [False, False]
+    assert network.alarm.lagging.keys() == {Link(RACK_0, A), Link(RACK_1, C)}
+    network.age[RACK_0][A] -= 8 * T
+    del network.age[RACK_1][C]
+    network.read(5)
+    over = network.told[2:]
+    assert {one.link for one in over} == {Link(RACK_0, A), Link(RACK_1, C)}
+    assert all(one.is_over for one in over)
+    assert not network.alarm.lagging
+    assert network.alarm.reported == 2
+
+
+def test_nodes_that_are_gone_are_forgotten_as_others_come() -> None:
+    network = Network()
+    network.read(2)
+    network.silent.add(A)
+    network.read(4)
+    network.late[process_id(1, 9)] = network.clock[process_id(1, 9)] = 0
+    network.age[process_id(1, 9)] = {RACK_1: 0}
+    network.read(2)
+    lag(network, (RACK_0, A))
+    network.read(3)
+    assert [(one.hop, one.cause) for one in network.told] == [(Link(RACK_0, A), Cause.STOPPED)]
+
+
+def test_switches_and_processes_of_a_quiet_rack_read_what_is_quiet() -> None:
+    rack = OneRack(4)
+    alarm = LagAlarm(Topology.tree(1), T)
+    rack.run(3)
+    told: list[Lagging] = []
+    for round in range(30):
+        rack.run(10)
+        links = {one.neighbour: one for one in rack.switch.read_links(rack.now)}
+        assert links.keys() == {1, 2, 3, 4}
+        if round >= 15:  # from here on, 3 stands behind by its clock
+            links[3] = links[3]._replace(age=links[3].age + 7 * T)
+        told += alarm.read(NodeReading(RACK_0, rack.now, rack.now, 0, links))
+        for process, endpoint in rack.endpoints.items():
+            mine = endpoint.read_link(RACK_0)
+            assert mine.sent > 10 * round
+            assert links[process].heard == mine.sent
+            clock = rack.now - (7 * T if process == 3 and round >= 15 else 0)
+            told += alarm.read(NodeReading(process, rack.now, clock, 0, {RACK_0: mine}))
+        assert bool(told) == (round >= 17)
+    (found,) = told
+    assert (found.link, found.cause) == (Link(RACK_0, 3), Cause.CLOCK)
+
+
+def test_readings_come_as_frames_of_numbers() -> None:
+    row = [A, -5, 7, 9]
+    frame = {"op": "links", "clock": 100, "late": 3, "links": [row]}
+    found = reading_from(RACK_0, 101, frame)
+    assert found == NodeReading(RACK_0, 101, 100, 3, {A: LinkReading(A, -5, 7, 9)})
+    for wrong in ({"links": None}, {"links": [[1, 2, 3]]}, {"links": [3]}, {"clock": -1},
+                  {"late": None}, {"links": [[A, 1 << 70, 1, 1]]}, {"links": [[A, "x", 1, 1]]},
+                  {"links": [[A, True, 1, 1]]}):  # fmt: skip
+        with pytest.raises(ControlError):
+            reading_from(RACK_0, 101, {**frame, **wrong})
+
+
+def test_a_lagging_link_is_shown_by_names() -> None:
+    one = Lagging(Link(SPINE, RACK_0), Link(RACK_0, A), Cause.LOSS, 8 * T, START)
+    shown = lagging_to(one, {A: "a"})
+    assert shown == {
+        "link": ["rack-0", "spine-0"], "hop": ["a", "rack-0"], "cause": "loss", "behind_ms": 8.0,
+        "since_ns": START, "over": False,
+    }  # fmt: skip
+    unnamed = one._replace(hop=Link(RACK_0, B))
+    assert lagging_to(unnamed, {})["hop"] == ["process 2", "rack-0"]
