@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -76,7 +77,7 @@ class Broker:
 @contextmanager
 def on(**parts: Any) -> Iterator[None]:
     """Have some parts of the system replaced."""
-    before = SYSTEM.set(replace(SYSTEM.get(), **parts))
+    before = SYSTEM.set(msgspec.structs.replace(SYSTEM.get(), **parts))
     try:
         yield
     finally:
@@ -147,7 +148,9 @@ def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
         if offset in (20, 30):  # 20 to 39 are void, told at once or bit by bit
             return Fetched(address, offset, offset + 10, 60, (), voids=((offset, offset + 10),))
         if offset == 0:
-            return replace(found, next_offset=15, batches=found.batches, voids=((10, 15),))
+            return msgspec.structs.replace(
+                found, next_offset=15, batches=found.batches, voids=((10, 15),)
+            )
         return found
 
     broker.fetch = fetch  # type: ignore[method-assign]

@@ -7,9 +7,9 @@ import pickle
 import pkgutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,

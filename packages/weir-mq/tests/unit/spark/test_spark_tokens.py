@@ -6,11 +6,11 @@ import os
 import pickle
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from rigs.tokens import renewals_of
 from weir import sync, testing

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from weir.client.connection import system
 from weir.client.connection.system import REAL, SYSTEM, dial
