@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from weir.client.connection.credentials import StaleTicket
 from weir.client.connection.system import SYSTEM, is_private
 from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
@@ -110,8 +111,17 @@ class BlockingClient:
         self._dropped: set[int] = set()
         #: Whether the broker resolves cuts; one of the release before says that it does not.
         self._resolves = True
+        hello = m.Hello(name, system)
         try:
-            self._socket = parts.dial(host, port, min(timeout, DIAL_TIMEOUT))
+            self.welcome = self._open(host, port, hello, credentials)
+        except StaleTicket:
+            self.welcome = self._open(host, port, hello, credentials)
+
+    def _open(
+        self, host: str, port: int, hello: m.Hello, credentials: AnyCredentials | None
+    ) -> m.Welcome:
+        try:
+            self._socket = SYSTEM.get().dial(host, port, min(self._timeout, DIAL_TIMEOUT))
         except socket.gaierror as error:
             raise _UnknownHost(
                 f"{host} has no address ({error.strerror}): check the option url, and that this "
@@ -124,7 +134,7 @@ class BlockingClient:
         try:
             if credentials is not None:
                 credentials.log_in_blocking(self.request, is_private(self._socket))
-            welcome = self._greet(m.Hello(name, system))
+            welcome = self._greet(hello)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
             if not welcome.met:
@@ -135,7 +145,7 @@ class BlockingClient:
         except BaseException:
             self.close()
             raise
-        self.welcome = welcome
+        return welcome
 
     def place_of(self, address: Address) -> tuple[str, int] | None:
         """Return where the shard that leads a partition is to be reached by itself, as far as the

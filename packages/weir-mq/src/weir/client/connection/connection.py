@@ -13,6 +13,7 @@ from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
+from weir.client.connection.credentials import StaleTicket
 from weir.client.connection.token_credentials import AnyCredentials, Renewal, TokenCredentials
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
@@ -358,6 +359,14 @@ class Dialler:
 
         Raises `OSError`, `TimeoutError`, `Refused` or `Disconnected`.
         """
+        try:
+            return await self._dial(host, port, timeout, system)
+        except StaleTicket:
+            return await self._dial(host, port, timeout, system)
+
+    async def _dial(
+        self, host: str, port: int, timeout: float, system: int
+    ) -> tuple[Connection, m.Welcome]:
         make = partial(Connection, self._senders, self._silence, self._work, next(self._made))
         if self._tls is not None:
             connection = await self._tls.connect(make, host, port, timeout)

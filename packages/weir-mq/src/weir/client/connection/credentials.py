@@ -147,6 +147,10 @@ def read_first_line(path: Path, what: str, limit: int) -> str:
         raise ValueError(f"{path} is no {what}: it is not UTF-8") from None
 
 
+class StaleTicket(Disconnected):
+    """The ticket of the last login is not good any more, and is forgotten: connect again."""
+
+
 class LoginTicket:
     """The ticket of the last login of a client, for its next one: with it that does not wait behind
     somebody who guesses passwords at the same address.
@@ -171,7 +175,7 @@ class LoginTicket:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """The ticket is shown meanwhile. A refused one is forgotten: raises `Disconnected`, for the
+        """The ticket is shown meanwhile. A refused one is forgotten: raises `StaleTicket`, for the
         broker ends that connection.
         """
         try:
@@ -180,7 +184,7 @@ class LoginTicket:
             if not self._ticket:
                 raise
             self._ticket = b""
-            raise Disconnected(f"{error}: the next connection logs in without it") from None
+            raise StaleTicket(f"{error}: the next connection logs in without it") from None
 
 
 class Credentials:
@@ -207,7 +211,7 @@ class Credentials:
 
         Raises `NotAuthenticated`, also before anything is sent where others could read along;
         `RemoteProtocolError` for a broker that does not know the user's password either;
-        `Disconnected` if the ticket of the last login is not good any more.
+        `StaleTicket` if that of the last login is not good any more.
         """
         client = self._begin(connection.is_private)
         request = self._ticket.login(MECHANISM, client.first)
