@@ -16,7 +16,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Extending, Held, Holding, Lessor
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
-from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, FetchBuffer, loaded
+from weir.client.reader.fetcher import EMPTY_PAUSE, Chunks, FetchBuffer, LongPolls, loaded
 from weir.errors import (
     BadBatch,
     BadRequest,
@@ -168,6 +168,7 @@ class Pulling:
         self._puller = puller
         self.extending = self._extending(wanted.lease)
         self._withdrawing = PendingPulls(wanted.cluster, places)
+        self._polls = LongPolls()
         self._opening = asyncio.Lock()
         self._is_open = False
 
@@ -281,7 +282,7 @@ class Pulling:
                 return Holding(grant, ends, self._monotonic, self._puller, slot, asked)
 
     async def _once(self, partition: int) -> m.Granted:
-        wanted = self._wanted
+        wanted, poll = self._wanted, self._polls.seconds(partition)
 
         def request(address: Address) -> m.Request:
             # As of now: what was begun while the pull waited must not be forgotten by it.
@@ -291,14 +292,16 @@ class Pulling:
                 wanted.cluster,
                 self._demand.size,
                 wanted.max_bytes,
-                int(LONG_POLL * 1_000),
+                int(poll * 1_000),
                 int(wanted.lease * 1_000),
                 wanted.mode,
                 begun,
                 wanted.tags,
             )
 
-        return await self.places.ask(partition, request, m.Granted, wait=LONG_POLL)
+        granted = await self.places.ask(partition, request, m.Granted, wait=poll)
+        self._polls.answered(partition, not granted.fence)
+        return granted
 
     def _opened(self, partition: int, granted: m.Granted) -> Grant:
         """Return what was granted. Raises `BadBatch`."""

@@ -42,11 +42,36 @@ _LAG = 0.3
 #: Of one reply; a single chunk may be larger.
 FETCH_BYTES = 4 * MIB
 
+#: For so many seconds a broker may wait for the first message, and at most where none comes.
 LONG_POLL = 5.0
+LONGEST_POLL = 30.0
 #: After an answer with nothing in it, so that a broker that does not wait is not stormed.
 EMPTY_PAUSE = 0.01
 
 T = TypeVar("T")
+
+
+class LongPolls:
+    """For how many seconds a broker may wait with its answer, by partition: twice as long with each
+    answer that brings nothing. A thousand idle partitions cost as few requests as that.
+    """
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        """Begin with short ones."""
+        self._seconds: dict[int, float] = {}
+
+    def seconds(self, partition: int) -> float:
+        """Return for how long the next answer of a partition may be waited for."""
+        return self._seconds.get(partition, LONG_POLL)
+
+    def answered(self, partition: int, is_empty: bool) -> None:
+        """An answer came, with messages or without."""
+        if is_empty:
+            self._seconds[partition] = min(2 * self.seconds(partition), LONGEST_POLL)
+        else:
+            self._seconds.pop(partition, None)
 
 
 class Replicas:
@@ -240,20 +265,24 @@ class Fetcher:
         self._span = span
         self._max_bytes = max_bytes
         self._replicas = replicas
+        self._polls = LongPolls()
 
     async def fetch(self, partition: int, position: int, end: int | None) -> Portion:
-        """Return what lies at `position`, none of it at or behind `end`; nothing after 5 s without.
+        """Return what lies at `position`, none of it at or behind `end`; nothing where none comes
+        for long.
 
         Raises `OffsetOutOfRange`, which says how to go on.
         """
 
         def request(address: Address, replica: bool = False) -> m.Request:
-            wait_ms = int(LONG_POLL * 1_000)
+            wait_ms = int((LONG_POLL if replica else poll) * 1_000)
             return m.Fetch(
                 address, position, self._max_bytes, wait_ms, replica, True, self._span.pick.asked
             )
 
         delivered: list[Delivered] = []
+        # Partition 0 says how many partitions there are, and nobody waits long for that.
+        poll = self._polls.seconds(partition) if partition else LONG_POLL
 
         def check(fetched: m.Fetched) -> None:
             behind = _behind(fetched, end)
@@ -274,8 +303,9 @@ class Fetcher:
         try:
             if fetched is None:
                 fetched = await self.places.ask(
-                    partition, request, m.Fetched, wait=LONG_POLL, check=check
+                    partition, request, m.Fetched, wait=poll, check=check
                 )
+                self._polls.answered(partition, fetched.next_offset == position)
         except OffsetOutOfRange as error:
             if self._span.found.get(partition) == position < error.detail:
                 # Nobody named this offset: retention was faster than the first fetch.

@@ -1,0 +1,89 @@
+"""Where nothing comes, clients ask rarely; what comes is there at once all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+import weir
+from weir import testing
+from weir.client.reader import fetcher
+from weir.client.reader.fetcher import LONG_POLL, LONGEST_POLL, LongPolls
+from weir.model.ids import partition_of
+from weir.protocol.client import codec
+from weir.protocol.client import messages as m
+
+
+def test_a_poll_doubles_with_each_empty_answer_up_to_a_limit_and_begins_again_with_messages() -> (
+    None
+):
+    polls = LongPolls()
+    seen = []
+    for _ in range(4):
+        seen.append(polls.seconds(3))
+        polls.answered(3, is_empty=True)
+    assert seen == [LONG_POLL, 2 * LONG_POLL, 4 * LONG_POLL, LONGEST_POLL]
+    assert polls.seconds(3) == LONGEST_POLL
+    assert polls.seconds(4) == LONG_POLL, "each partition has its own"
+    polls.answered(3, is_empty=False)
+    assert polls.seconds(3) == LONG_POLL
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[type, int], list[int]]:
+    """Let polls be short, and fill up with the `wait_ms` of each, by kind and partition."""
+    monkeypatch.setattr(fetcher, "LONG_POLL", 0.02)
+    monkeypatch.setattr(fetcher, "LONGEST_POLL", 0.1)
+    found: dict[tuple[type, int], list[int]] = defaultdict(list)
+    decode = codec.decode_request
+
+    def seen(frame: Any) -> Any:
+        request = decode(frame)
+        if isinstance(request, m.Fetch | m.Pull):
+            found[type(request), partition_of(request.address.group)].append(request.wait_ms)
+        return request
+
+    monkeypatch.setattr("weir.broker.router.decode_request", seen)
+    return found
+
+
+async def _until(waits: dict[tuple[type, int], list[int]], kind: type, wait_ms: int) -> None:
+    async with asyncio.timeout(10):
+        while not waits[kind, 1] or waits[kind, 1][-1] != wait_ms:
+            await asyncio.sleep(0.005)
+
+
+def test_an_idle_reader_asks_partition_0_often_and_others_rarely(
+    waits: dict[tuple[type, int], list[int]],
+) -> None:
+    async def run() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w:
+            await w.create_topic("t", partitions=2)
+            async with w.reader("t", start="latest") as reader:
+                coming = asyncio.ensure_future(anext(aiter(reader)))
+                await _until(waits, m.Fetch, 100)
+                await w.publish("t", b"x", partition=1)
+                assert (await coming).value == b"x"
+        assert waits[m.Fetch, 1][:4] == [20, 40, 80, 100]
+        assert set(waits[m.Fetch, 0]) == {20}
+
+    asyncio.run(run())
+
+
+def test_an_idle_consumer_pulls_rarely(waits: dict[tuple[type, int], list[int]]) -> None:
+    async def run() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w:
+            await w.create_topic("t", partitions=2)
+            async with w.consumer("t", cluster="crew") as consumer:
+                coming = asyncio.ensure_future(anext(aiter(consumer)))
+                await _until(waits, m.Pull, 100)
+                await w.publish("t", b"x", partition=1)
+                message = await coming
+                assert message.value == b"x"
+                await message.ack()
+        assert waits[m.Pull, 1][:4] == [20, 40, 80, 100]
+
+    asyncio.run(run())
