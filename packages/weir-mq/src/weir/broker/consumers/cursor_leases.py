@@ -87,13 +87,13 @@ class CursorLeases:
         may at once, None if nobody waits.
         """
         dues: list[int] = []
-        now_ms = self._time.monotonic_ms()
         for name, queue in self._queues.items():
             if name in self._taking or not self._group.accepts:
                 return 0
             dues.append(queue.due_ms)
-            if (due_ms := self._due.get(name, 0)) > now_ms:
-                dues.append(due_ms)
+            cursor = self._state.cursors.get(name)
+            if name not in self._paused and not (cursor is not None and cursor.paused):
+                dues.append(self._due.get(name, 0))
         return min(dues, default=None)
 
     def consumers(self, name: str) -> int:

@@ -129,7 +129,7 @@ class PartitionEvents:
         """Let waits end that are over, and forget the partitions in which nobody waits."""
         for group in sorted(self.waiting):
             partition = self.waiting[group]
-            if now_ms < partition.rests_until:
+            if now_ms < (partition.rests_until or partition.due_ms):
                 continue  # a hundred idle partitions with a reader each cost nothing
             if partition.waiting:
                 partition.check_deadlines()

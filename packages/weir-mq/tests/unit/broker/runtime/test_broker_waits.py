@@ -9,6 +9,7 @@ import pytest
 
 from rigs.shards import TAKE_WAIT, deadlines_of
 from weir.broker.api.events import Closed, Stopping
+from weir.broker.consumers.grants import Grants
 from weir.broker.runtime import outbox
 from weir.broker.runtime.outbox import Caller, Wait, Waits
 from weir.errors import Overloaded
@@ -130,6 +131,23 @@ def test_a_shard_hears_of_time_when_the_nearest_pull_ends(rig: Any) -> None:
     rig.tick(100)
     assert len(rig.replies[3]) == 2
     assert rig.shard.idle_ms(1_000) == 400
+
+
+def test_a_tick_serves_no_cluster_that_it_brings_nothing(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = rig.topic(rig.connect(1)).addresses[0]
+    rig.ask(1, m.Pull(address, "crew", 1, 1_000, 500))
+    served: list[int] = []
+    serve_all = Grants.serve_all
+    monkeypatch.setattr(
+        Grants, "serve_all", lambda self: (served.append(rig.time.monotonic_ms()), serve_all(self))
+    )
+    began = rig.time.monotonic_ms()
+    for _ in range(20):
+        rig.tick(50)
+    assert served == [began + 500], "when its time is up, and at no other tick"
+    assert len(rig.replies[1]) == 2, "the topic, and nothing granted"
 
 
 def test_a_shard_hears_of_each_tick_while_a_cluster_has_messages_to_do(rig: Any) -> None:
