@@ -44,8 +44,8 @@ _WAIT_MS_MAX = 10_000
 class FetchedPartition(Protocol):
     """A partition, as far as its fetches know it."""
 
-    def begin_waiting(self) -> None:
-        """Be told that time passes and messages come, until nobody waits."""
+    def begin_waiting(self, until_ms: int = 0) -> None:
+        """Be told of messages, and that time passes from `until_ms` on, until nobody waits."""
 
     def order(self) -> tuple[int, int]:
         """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
@@ -108,8 +108,9 @@ class Fetches:
             if self._draining:
                 raise Unavailable("this node is stopping: wait at another, or again shortly")
             self._parked.check_room()
-            self._partition.begin_waiting()
-            self._parked.add(Wait(caller, request, self._time.monotonic_ms() + wait_ms))
+            until_ms = self._time.monotonic_ms() + wait_ms
+            self._partition.begin_waiting(until_ms)
+            self._parked.add(Wait(caller, request, until_ms))
         else:
             self._answer(caller, request, request.offset, ())
 

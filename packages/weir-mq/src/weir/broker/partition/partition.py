@@ -140,12 +140,8 @@ class PartitionEvents:
         """Return for how long time brings nothing to those who wait, `most` milliseconds at most;
         0 or less where one of them wants to know of each tick.
         """
-        until_ms = now_ms + most
-        for partition in self.waiting.values():
-            until_ms = min(until_ms, partition.rests_until or partition.due_ms)
-            if until_ms <= now_ms:
-                break
-        return until_ms - now_ms
+        dues = (one.rests_until or one.due_ms for one in self.waiting.values())
+        return min(min(dues, default=now_ms + most) - now_ms, most)
 
 
 class PartitionContext(msgspec.Struct, frozen=True):
@@ -537,10 +533,14 @@ class Partition:
             events.proposed[topic] = max(stamp, events.proposed.get(topic, 0))
         return devices
 
-    def begin_waiting(self) -> None:
-        """Be told that time passes, until nobody waits: said first, for what follows may raise."""
-        self._events.waiting[self.group.id] = self
-        self.rests_until = 0
+    def begin_waiting(self, until_ms: int = 0) -> None:
+        """Be told that time passes, until nobody waits: said first, for what follows may raise. To
+        who begins to wait while this node leads, time brings nothing before `until_ms`.
+        """
+        rests_until = until_ms if self.leading is not None else 0
+        if self.group.id in self._events.waiting:
+            rests_until = min(rests_until, self.rests_until)
+        self._events.waiting[self.group.id], self.rests_until = self, rests_until
 
     def answer_fetches(self) -> None:
         """Answer the fetches and relays that wait for messages that are there by now."""

@@ -54,11 +54,11 @@ def is_answered(rig: Any, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("wait", "wait_ms"),
-    [(fetch, WAIT_MS), (pull, WAIT_MS), (watch, WAIT_MS), (settling, SETTLING_MS)],
+    ("wait", "wait_ms", "times"),
+    [(fetch, WAIT_MS, 1), (pull, WAIT_MS, 1), (watch, WAIT_MS, 1), (settling, SETTLING_MS, 2)],
 )
 def test_every_wait_ends_in_time_and_is_forgotten(
-    rig: Any, told: list[int], wait: Callable[[Any, m.TopicInfo], int], wait_ms: int
+    rig: Any, told: list[int], wait: Callable[[Any, m.TopicInfo], int], wait_ms: int, times: int
 ) -> None:
     info = rig.topic(rig.connect(), partitions=3)
     number = wait(rig, info)
@@ -66,9 +66,9 @@ def test_every_wait_ends_in_time_and_is_forgotten(
     assert not is_answered(rig, number)
     rig.tick(1)
     assert is_answered(rig, number)
-    assert told == [info.addresses[0].group] * 2
+    assert told == [info.addresses[0].group] * times, "not before time may bring it something"
     rig.tick()
-    assert len(told) == 2, "nobody waits any more"
+    assert len(told) == times, "nobody waits any more"
 
 
 def test_a_partition_without_a_wait_is_not_told(rig: Any, told: list[int]) -> None:
@@ -84,7 +84,7 @@ def test_partitions_are_told_in_rising_order_whoever_came_first(rig: Any, told: 
     info = rig.topic(rig.connect(), partitions=4)
     for at in (2, 0, 3):
         fetch(rig, info, at)
-    rig.tick()
+    rig.tick(WAIT_MS)
     assert told == [info.addresses[at].group for at in (0, 2, 3)]
 
 
@@ -116,7 +116,7 @@ def test_a_wait_outlives_those_that_ended_before(rig: Any) -> None:
     assert is_answered(rig, late)
 
 
-def test_where_only_readers_wait_time_is_told_when_the_first_has_waited_long_enough(
+def test_time_is_told_when_the_first_who_waits_has_waited_long_enough(
     rig: Any, told: list[int]
 ) -> None:
     """A hundred idle partitions with a reader each took more than a percent of a core."""
@@ -124,19 +124,19 @@ def test_where_only_readers_wait_time_is_told_when_the_first_has_waited_long_eno
     early = fetch(rig, info)
     for _ in range(4):
         rig.tick(50)
-    assert len(told) == 1, "once, for somebody has begun to wait"
+    assert told == []
     late = fetch(rig, info)
     rig.tick(50)
     rig.tick(WAIT_MS - 250)
     assert (is_answered(rig, early), is_answered(rig, late)) == (True, False)
     rig.tick(200)
     assert is_answered(rig, late)
-    assert len(told) == 4
+    assert len(told) == 2
     fetch(rig, info)
     rig.tick(50)
-    number = pull(rig, info)  # its cluster may be granted something at any time
+    number = pull(rig, info)  # all of its cluster is done: nothing comes before a message does
     rig.tick(50)
     rig.tick(50)
-    assert len(told) == 7
+    assert len(told) == 2
     rig.tick(WAIT_MS)
     assert is_answered(rig, number)

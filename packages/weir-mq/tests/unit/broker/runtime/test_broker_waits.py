@@ -108,6 +108,8 @@ def test_a_shard_need_hear_of_no_time_before_the_nearest_fetch_ends(rig: Any) ->
         rig.connect(session)
         rig.ask(session, m.Fetch(address, 0, 1_000, wait_ms))
     assert rig.shard.idle_ms(1_000) == 300
+    (partition,) = [one for one in rig.shard.topics.partitions() if one.fetches.waiting]
+    assert partition.rests_until == rig.time.monotonic_ms() + 300, "nobody looks at all who wait"
     rig.tick(50)
     assert rig.shard.idle_ms(1_000) == 250
     assert rig.shard.idle_ms(100) == 100
