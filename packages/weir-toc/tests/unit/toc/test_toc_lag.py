@@ -218,3 +218,17 @@ def test_a_lagging_link_is_shown_by_names() -> None:
     }  # fmt: skip
     unnamed = one._replace(hop=Link(RACK_0, B))
     assert lagging_to(unnamed, {})["hop"] == ["process 2", "rack-0"]
+
+
+def test_what_comes_down_is_no_reason_for_what_goes_up() -> None:
+    alarm = LagAlarm(Topology.tree(2, 2), T)
+    other = switch_id("spine-1")
+    told: list[Lagging] = []
+    for now in range(START, START + 4 * READ, READ):
+        ages = {A: T, B: T, SPINE: 12 * T, other: 12 * T}
+        links = {one: LinkReading(one, age) for one, age in ages.items()}
+        told += alarm.read(NodeReading(RACK_0, now, now, 0, links))
+        links = {one: LinkReading(one, age) for one, age in ((RACK_0, 9 * T), (RACK_1, 2 * T))}
+        told += alarm.read(NodeReading(SPINE, now, now, 0, links))
+    (found,) = told
+    assert found.link == found.hop == Link(SPINE, RACK_0)
