@@ -196,6 +196,33 @@ OF_RELAYS = (
         f"{_PULLS}::test_what_tags_exclude_before_the_damage_is_told_first",
     ),
     Bug(
+        "relay-serves-whom-the-core-was-not-asked-about",
+        "A private relay answers what the core lets this user read.",
+        "weir.relay_node.gate",
+        "            await self._check(request, session)\n",
+        "            pass\n",
+        f"{_UNIT}/relay_node/test_relay_access.py::"
+        "test_users_log_in_through_a_relay_and_read_what_they_may",
+    ),
+    Bug(
+        "relay-gives-a-users-folder-to-everybody",
+        "What was pulled as a user is served by no relay without one.",
+        "weir.relay_node.serve",
+        "if founded.private and not config.is_private:",
+        "if False:",
+        f"{_UNIT}/relay_node/test_relay_access.py::"
+        "test_what_a_user_may_read_is_never_served_to_everybody",
+    ),
+    Bug(
+        "relay-refusal-taken-for-absence",
+        "What the core refuses counts at once, whatever it allowed before.",
+        "weir.relay_node.sessions",
+        "except (Overloaded, Unavailable):",
+        "except WeirError:",
+        f"{_UNIT}/relay_node/test_relay_access.py::"
+        "test_what_the_core_refuses_counts_at_once_and_its_absence_later",
+    ),
+    Bug(
         "relay-batch-told-twice",
         "A batch of a relay that begins before what it covers is the first of an answer.",
         "weir.relay_node.reads",
