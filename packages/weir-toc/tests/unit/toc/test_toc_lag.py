@@ -17,6 +17,7 @@ from weir_toc.controller.lag import (
     LinkReading,
     NodeReading,
 )
+from weir_toc.endpoint.events import Service
 from weir_toc.errors import ControlError
 from weir_toc.topology import Topology, process_id, switch_id
 
@@ -232,3 +233,20 @@ def test_what_comes_down_is_no_reason_for_what_goes_up() -> None:
         told += alarm.read(NodeReading(SPINE, now, now, 0, links))
     (found,) = told
     assert found.link == found.hop == Link(SPINE, RACK_0)
+
+
+def test_runs_count_as_their_packets_and_fenced_inputs_are_not_read() -> None:
+    rack = OneRack(2)
+    rack.send(1, Service.RELIABLE, (2, b"a window"))
+    rack.run(4)
+    before = {one.neighbour: one for one in rack.switch.read_links(rack.now)}
+    many = [[(2, b"%03d" % number)] for number in range(50)]
+    rack.endpoints[1].send_many(rack.now, Service.RELIABLE, many)
+    for data, size in rack.endpoints[1].take_runs():
+        rack.switch.receive_run(rack.now, 1, bytearray(data), size)
+    links = {one.neighbour: one for one in rack.switch.read_links(rack.now)}
+    assert links[1].heard == rack.endpoints[1].read_link(RACK_0).sent
+    assert links[1].heard >= before[1].heard + 50
+    assert links[2].sent >= before[2].sent + 50
+    rack.switch.freeze(rack.now, 2)
+    assert [one.neighbour for one in rack.switch.read_links(rack.now)] == [1]
