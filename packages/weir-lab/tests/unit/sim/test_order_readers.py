@@ -22,7 +22,7 @@ ORDERED = replace(
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = Run(7, ORDERED)
+    run = Run(3, ORDERED)
     run.play()
     return run.history
 
