@@ -45,6 +45,9 @@ class Talking:
         self.echoes = echoes
         self.heard: asyncio.Queue[Any] = asyncio.Queue()
 
+    def idle_ms(self, most: int) -> int:
+        return 0
+
     def start(self) -> list[ef.Effect]:
         return []
 

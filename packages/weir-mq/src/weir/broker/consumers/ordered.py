@@ -226,3 +226,9 @@ class OrderedPicker(Picker):
         """The next in line takes over, once what a peer held that is gone is released."""
         if session == self._active:
             self._until_ms = 0
+
+    def moved(self, session: int) -> None:
+        """The next in line takes over once what the active one holds is done, unless that asks for
+        more: a client that was forwarded and has a way of its own now pulls by that.
+        """
+        self.closed(session)

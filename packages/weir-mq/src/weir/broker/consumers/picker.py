@@ -340,6 +340,9 @@ class Picker:
     def closed(self, session: int) -> None:
         """A peer is gone."""
 
+    def moved(self, session: int) -> None:
+        """What a peer was granted is acked by another one: its client has another connection."""
+
     def start_moved(self, start: int) -> None:
         """Messages below `start` are gone."""
 

@@ -136,6 +136,25 @@ def test_who_stands_still_without_a_grant_is_followed_after_its_lease(crew: Crew
     assert span(crew.reply(2, waiting)) == (3, 6)
 
 
+def test_who_acks_by_another_connection_pulls_by_that_at_once(crew: Crew) -> None:
+    granted = crew.ask(1)
+    waiting = crew.rig.ask(2, crew.pull(3, 60_000))
+    crew.ack(2, granted, 1)
+    assert crew.reply(2, waiting) is None, "the rest of the grant is not done"
+    ranges = [(granted.fence, 1, 3)]
+    crew.rig.answer(2, m.Ack(crew.info.addresses[0], "crew", ranges))
+    assert span(crew.reply(2, waiting)) == (3, 6)
+
+
+def test_acks_of_others_depose_nobody_who_asks_for_more(crew: Crew) -> None:
+    granted = crew.ask(1)
+    numbers = {s: crew.rig.ask(s, crew.pull(3, 60_000)) for s in (2, 1)}
+    crew.ack(2, granted)
+    crew.rig.settle()
+    assert span(crew.reply(1, numbers[1])) == (3, 6)
+    assert crew.reply(2, numbers[2]) is None
+
+
 def test_one_in_line_stays_active_however_long_nothing_comes(crew: Crew) -> None:
     while span(granted := crew.ask(1, 5)) != (0, 0):
         crew.ack(1, granted)
