@@ -46,7 +46,7 @@ from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
 from weir.model.slices import Part
 from weir.model.topic import Mode, check_name
 from weir.order.clock import HybridClock, Time, milliseconds_of, stamp_at
-from weir.protocol.client.messages import Ack, Granted, Pull
+from weir.protocol.client.messages import Granted, Pull
 
 
 def _holders(state: PartitionState) -> dict[int, set[str]]:
@@ -312,16 +312,6 @@ class Grants:
         else:
             return
         self._context.group.propose(of_control(opened))
-
-    def acking(self, session: int, request: Ack) -> None:
-        """A peer acks what was granted to it, or to its client by another connection."""
-        cluster = self._context.state.clusters[request.cluster]
-        if cluster.mode is not Mode.ORDERED:
-            return
-        for fence, _, _ in request.ranges:
-            grant = cluster.grants.get(fence)
-            if grant is not None and grant.consumer != session:
-                self.pickers[request.cluster].moved(grant.consumer)
 
     def acked(self, name: str) -> None:
         """Messages of a cluster are done; where order matters, others may be granted by that."""

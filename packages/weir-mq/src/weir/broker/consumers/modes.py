@@ -16,6 +16,7 @@ from weir.model.batch import Batch, Columns
 from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS
 from weir.model.topic import Mode
 from weir.order.clock import milliseconds_of
+from weir.protocol.client.messages import Ack
 
 _DUE = int(Columns.DUE)
 _DAY_MS = 24 * 3600 * 1000
@@ -112,6 +113,14 @@ class Pickers:
         return SharedPicker(self._context, name, tags, self._due_times)
 
     # -- what happens ------------------------------------------------------------------------
+
+    def acks_came(self, session: int, request: Ack) -> None:
+        """A peer acks what was granted to it, or to its client by another connection."""
+        if self.keep_order(request.cluster):
+            grants = self._context.state.clusters[request.cluster].grants
+            for fence, _, _ in request.ranges:
+                if fence in grants and grants[fence].consumer != session:
+                    self._of[request.cluster].moved(grants[fence].consumer)
 
     def acking(self, record: MessagesAcked) -> None:
         """What an ack names of live grants will be done."""

@@ -404,7 +404,7 @@ class ConsumerRequests:
         match request:
             case Ack():
                 self.acks.ack(caller, request)
-                self.grants.acking(caller.session, request)
+                self.grants.pickers.acks_came(caller.session, request)
             case Nack():
                 self.returns.nack(caller, request)
             case Extend():
