@@ -33,8 +33,8 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "SEGMENT_BYTES", 8 * 1024 * 1024)
     monkeypatch.setattr(stores, "ENTRY_BYTES_MAX", 2 * 1024 * 1024)
     monkeypatch.setattr(hosting, "_LOOK_EVERY", 0.05)
-    monkeypatch.setattr(hosting, "_REQUEST_TIMEOUT", 0.5)
-    monkeypatch.setattr(hosting, "_REFUSED_MS", 50)
+    monkeypatch.setattr(hosting, "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(hosting, "REFUSED_MS", 50)
     monkeypatch.setattr(pulling, "_AGAIN", 0.05)
     monkeypatch.setattr(pulling, "REFUSED_MS", 50)
 

@@ -102,9 +102,7 @@ def portion_of(
     return _of_rows(plan, built)
 
 
-def chunks_of(
-    plan: Plan, entries: Entries, places: ChunkPlaces, batches: Batches
-) -> list[int]:  # fmt: skip
+def chunks_of(plan: Plan, entries: Entries, places: ChunkPlaces, batches: Batches) -> list[int]:
     """Return the own indexes of the chunks that have to go before the message at the beginning of a
     plan, for `portion_of` reads them too; none where it is no large value. Raises `Damaged`.
     """

@@ -94,9 +94,7 @@ class ChildLinks:
             link.effects.put_nowait(error)
 
 
-async def read_portion(
-    plan: Plan, state: RelayState, entries: EntryReader
-) -> Portion | None:  # fmt: skip
+async def read_portion(plan: Plan, state: RelayState, entries: EntryReader) -> Portion | None:
     """Read what a plan names; None if that cannot be read yet. Raises `Damaged`, and `OSError`."""
     plan = plan._replace(credit=min(plan.credit, ANSWER_BYTES_MAX))
     found = await entries.entries(plan.group, plan.indexes)

@@ -59,9 +59,6 @@ from weir.tls.files import ServerFiles
 
 log = logging.getLogger(__name__)
 
-_PULL_WAIT, _REQUEST_TIMEOUT, _RETRY_MS, _REFUSED_MS = (
-    PULL_WAIT, REQUEST_TIMEOUT, RETRY_MS, REFUSED_MS,
-)  # fmt: skip
 _HELD_UP_MS = 20
 _TICK = 0.25
 #: A full disk holds up a stop for so many seconds.
@@ -359,19 +356,19 @@ class RelayHost:
         if topic is None:
             return None
         if network is None:
-            await asyncio.sleep(_RETRY_MS / 1_000)
-            return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+            await asyncio.sleep(RETRY_MS / 1_000)
+            return self._refused(message, r.Overloaded(group, number, RETRY_MS))
         payload, places = b"".join(r.encode_message(message)), topic.places_by(network)
         try:
             if partition_of(group) >= len(places):
                 await places.find_again()
             if partition_of(group) >= len(places):  # who was asked has not heard of it yet
-                return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+                return self._refused(message, r.Overloaded(group, number, RETRY_MS))
             told = await places.ask(
                 partition_of(group),
                 lambda address: m.AskRelay(address, payload),
                 m.RelayTold,
-                wait=_PULL_WAIT,
+                wait=PULL_WAIT,
             )
             if isinstance(message, r.Pull):
                 topic.barred = ""
@@ -385,13 +382,13 @@ class RelayHost:
                             topic.info.full_name, error)  # fmt: skip
             if isinstance(message, r.Pull):  # what was kept by then may be read all the same
                 topic.barred = str(error)
-            return self._refused(message, r.Overloaded(group, number, _REFUSED_MS))
+            return self._refused(message, r.Overloaded(group, number, REFUSED_MS))
         except RemoteProtocolError as error:
             log.warning("the core sent what makes no sense: %s", error)
-            return self._refused(message, r.Overloaded(group, number, _REFUSED_MS))
+            return self._refused(message, r.Overloaded(group, number, REFUSED_MS))
         except WeirError as error:
             log.debug("group %d: %s", group, error)
-            return self._refused(message, r.Overloaded(group, number, _RETRY_MS))
+            return self._refused(message, r.Overloaded(group, number, RETRY_MS))
 
     def _refused(self, message: Asked, refusal: r.AnyRefusal) -> Event | None:
         return RefusalCame(CORE, refusal) if isinstance(message, r.Pull) else None
@@ -493,7 +490,7 @@ async def reach(
     many `tries`. If it does not let this relay in, `barred` is told why.
     """
     network = NetworkClient(
-        config.hosts, name="weir-relay", retry=RETRY, request_timeout=_REQUEST_TIMEOUT,
+        config.hosts, name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
         random=Random(), credentials=config.credentials,
     )  # fmt: skip
     try:
