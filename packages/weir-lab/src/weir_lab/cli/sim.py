@@ -49,8 +49,9 @@ def run(
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then without, judged by what clients saw.
 
-    A seed decides everything, so the same code plays it the same way everywhere. A broken promise
-    is printed with what is needed to play it again. Exit code 1 if there is one.
+    A seed decides everything: the same code plays it the same way on each machine with the same
+    release of Python. A broken promise is printed with what is needed to play it again. Exit code 1
+    if there is one.
     """
     from weir.cli.output import hint, print_table, progress
     from weir_lab.cli.measured import print_measured
