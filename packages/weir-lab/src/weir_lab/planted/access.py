@@ -147,12 +147,20 @@ OF_TICKETS = (
         f"{_SLOWED}::test_all_others_wait",
     ),
     Bug(
-        "bad-ticket-keeps-its-connection",
-        "A ticket that is not good ends its connection.",
+        "bad-ticket-is-no-failure",
+        "A ticket that is not good counts as a wrong password.",
         "weir.broker.access.logins",
         "raise NotAuthenticated(_NO_TICKET)",
         "raise BadRequest(_NO_TICKET)",
         f"{_LOGINS}::test_a_ticket_that_is_not_good_says_nothing",
+    ),
+    Bug(
+        "two-attempts-by-a-ticket",
+        "A refused login by a ticket ends its connection, whatever it was refused for.",
+        "weir.broker.access.logins",
+        "return session.has_shown_ticket and is_stranger",
+        "return False",
+        f"{_LOGINS}::test_who_shows_a_ticket_has_one_attempt",
     ),
 )
 

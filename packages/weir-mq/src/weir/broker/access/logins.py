@@ -174,6 +174,19 @@ class Logins:
         if session.token is not None and request.mechanism == BEARER:
             self._renew(session, caller, request.message)
             return
+        has_shown = session.has_shown_ticket
+        session.has_shown_ticket = has_shown or bool(request.ticket)
+        try:
+            self._take_step(session, caller, request, has_shown)
+        except Refused as error:
+            if not _is_over(session):
+                raise
+            self._end(session, caller, error)
+
+    def _take_step(
+        self, session: Session, caller: Caller, request: Login, has_shown: bool
+    ) -> None:  # fmt: skip
+        """Take a step of a peer that `has_shown` a ticket before. Raises as `_login` does."""
         if session.greeted or session.passed or session.principal != ANONYMOUS:
             raise BadRequest("log in once, before hello: connect again to be somebody else")
         check_channel(is_encrypted=session.is_private, is_loopback=False)
@@ -186,6 +199,8 @@ class Logins:
         if session in self._slowed:
             raise BadRequest("one message of a login at a time: wait for the answer")
         attempt, session.attempt = session.attempt, None
+        if attempt is None and has_shown:  # the next frame may be here before the connection ends
+            raise BadRequest("a login by a ticket has one attempt: connect again")
         try:
             if request.mechanism == BEARER:
                 if attempt is not None:
@@ -202,8 +217,13 @@ class Logins:
         except NotAuthenticated as error:
             claimed = attempt.user if attempt is not None else ""
             self._saw(session, request.mechanism, claimed, "refused")
-            self._outbox.refuse(caller, error)
-            self._outbox.put(Hangup(session.id, str(error), failed=True))
+            self._end(session, caller, error)
+
+    def _end(self, session: Session, caller: Caller, error: Refused) -> None:
+        """Refuse a login, and end its connection: there is no other attempt by it."""
+        self._outbox.refuse(caller, error)
+        failed = isinstance(error, NotAuthenticated)
+        self._outbox.put(Hangup(session.id, str(error), failed))
 
     def _renew(self, session: Session, caller: Caller, token: bytes) -> None:
         """Let a session that came by a token go on by another one of the same user, that gives the
@@ -225,7 +245,10 @@ class Logins:
             try:
                 self._answer(one.session, one.caller, one.first, one.line)
             except Refused as error:
-                self._outbox.refuse(one.caller, error)
+                if _is_over(one.session):
+                    self._end(one.session, one.caller, error)
+                else:
+                    self._outbox.refuse(one.caller, error)
 
     def closed(self, session: int) -> None:
         """A connection is gone: its login does not wait any more."""
@@ -341,6 +364,15 @@ class Logins:
 
     def _seconds(self) -> float:
         return self._time.monotonic_ms() / 1_000
+
+
+def _is_over(session: Session) -> bool:
+    """Return whether a refusal of a login ends its connection: if it has shown a ticket, and is not
+    let in. The host lets such a connection pass the line of its address, so that a second attempt
+    by it would have waited in no line.
+    """
+    is_stranger = not (session.greeted or session.passed) and session.principal == ANONYMOUS
+    return session.has_shown_ticket and is_stranger
 
 
 def _full(name: str) -> str:

@@ -132,10 +132,12 @@ class Session(msgspec.Struct, eq=False):
     admitted_at: int = 0
     _decisions: Decisions | None = None
     #: Whether nobody on the way can read along; where a peer that logs in comes from, as failures
-    #: of logins are counted; and the login that is under way.
+    #: of logins are counted; the login that is under way; and whether a login has shown a ticket,
+    #: be it good or not.
     is_private: bool = False
     origin: str = ""
     attempt: Attempt | None = None
+    has_shown_ticket: bool = False
     #: The token that it came by, if it did.
     token: SessionToken | None = None
     #: The user, by its full name, whose certificate it has shown; empty: nobody's.

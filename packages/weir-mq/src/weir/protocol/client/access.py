@@ -64,8 +64,8 @@ class Login(ControlRequest, frozen=True, array_like=True):
     client's first message, then its proof. Check the broker's own proof in the last answer.
 
     The first message may bring the `ticket` that the user's last login got: then it does not wait
-    for failed logins of others. A ticket that is not good ends the connection: connect again
-    without it.
+    for failed logins of others. A login with a ticket that is refused, for whatever reason, ends
+    the connection: connect again, and without a ticket that is not good.
     """
 
     declaration = Declaration(

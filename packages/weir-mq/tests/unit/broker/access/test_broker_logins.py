@@ -444,6 +444,92 @@ def test_a_ticket_comes_with_the_first_message(rig: Any) -> None:
     assert rig.answer(2, Login(MECHANISM, final, ticket)).code == BadRequest.code
 
 
+def is_ended(rig: Any, session: int) -> bool:
+    """Return whether a connection was ended, and answers no other attempt either."""
+    return session in hung_up(rig) and begin(rig, session)[1].code == BadRequest.code
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", MECHANISM, "BEARER"])
+def test_who_shows_a_ticket_has_one_attempt(rig: Any, mechanism: str) -> None:
+    """Counterexample: a made-up ticket passed the line of its address, a first message that was
+    refused for another reason left the connection open, and the next one was served.
+    """
+    connect(rig, 1)
+    rig.answer(1, Login(mechanism, b"junk", b"x"))
+    assert is_ended(rig, 1)
+    connect(rig, 2)
+    rig.answer(2, Login(mechanism, b"junk"))
+    assert (2 in hung_up(rig)) == (mechanism == "BEARER"), "without one no line was passed"
+
+
+def test_a_login_by_a_ticket_goes_on_by_its_mechanism_or_ends(rig: Any) -> None:
+    ticket = log_in(rig, 1).ticket
+    connect(rig, 2)
+    client = ScramClient("ann", encode_nonce(bytes(18)))
+    assert not rig.answer(2, Login(MECHANISM, client.first, ticket)).done
+    assert hung_up(rig) == []
+    assert rig.answer(2, Login("BEARER", b"x")).code == BadRequest.code
+    assert is_ended(rig, 2)
+    assert not [one for one in rig.others if isinstance(one, ef.Hangup) and one.failed]
+
+
+def test_a_second_message_of_a_login_by_a_ticket_is_no_second_attempt(rig: Any) -> None:
+    ticket = log_in(rig, 1).ticket
+    for session in range(10, 10 + FREE_FAILURES + 1):
+        connect(rig, session)
+        client = ScramClient("ann", encode_nonce(bytes(18)))
+        step = rig.answer(session, Login(MECHANISM, client.first, ticket))
+        rig.answer(session, Login(MECHANISM, proven(client, step, "wrong").final))
+    first = Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first, ticket)
+    connect(rig, 30)
+    rig.ask(30, first)
+    assert rig.answer(30, first).code == BadRequest.code
+    assert 30 in hung_up(rig)
+
+
+def test_a_login_by_a_ticket_ends_where_no_registry_answers(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = log_in(rig, 1).ticket
+    connect(rig, 2)
+    first = ScramClient("ann", encode_nonce(bytes(18))).first
+    with monkeypatch.context() as patch:
+        patch.setattr(type(trunks_of(rig.shard)), "in_sync", property(lambda _: False))
+        assert rig.answer(2, Login(MECHANISM, first, ticket)).code == Unavailable.code
+    assert is_ended(rig, 2)
+
+
+def test_who_is_let_in_by_a_ticket_stays_whatever_it_says_then(rig: Any) -> None:
+    ticket = log_in(rig, 1).ticket
+    assert log_in(rig, 2, ticket).done
+    assert begin(rig, 2)[1].code == BadRequest.code
+    assert isinstance(rig.answer(2, m.Hello("x")), m.Welcome)
+    assert hung_up(rig) == []
+
+
+def test_a_slowed_login_by_a_ticket_ends_if_it_is_refused(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = log_in(rig, 1).ticket
+    for session in range(10, 10 + FREE_FAILURES + 1):
+        connect(rig, session)
+        client = ScramClient("ann", encode_nonce(bytes(18)))
+        step = rig.answer(session, Login(MECHANISM, client.first, ticket))
+        rig.answer(session, Login(MECHANISM, proven(client, step, "wrong").final))
+    first = ScramClient("ann", encode_nonce(bytes(18))).first
+    connect(rig, 30)
+    rig.ask(30, Login(MECHANISM, first, ticket))
+
+    def locked(*_: Any) -> bytes:
+        raise Unavailable("the vault is locked")
+
+    monkeypatch.setattr(Access, "open_secret", locked)
+    assert 30 not in hung_up(rig)
+    rig.tick(2_000)
+    assert rig.replies[30].pop()[1].code == Unavailable.code
+    assert 30 in hung_up(rig)
+
+
 def test_a_slowed_login_is_forgotten_with_its_connection(rig: Any) -> None:
     for number in range(30):
         fail_slowly(rig, 100 + number)
