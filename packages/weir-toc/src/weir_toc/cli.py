@@ -15,6 +15,7 @@ from weir_toc import __version__
 from weir_toc.controller.records import Founded
 from weir_toc.errors import TocError, first_error
 from weir_toc.hosts.aggregator import Aggregator
+from weir_toc.hosts.announcer import Announcer
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.udp import address_of
@@ -24,6 +25,8 @@ from weir_toc.topology import Topology, switch_id
 FAILED, NO_MAJORITY = 1, 3
 #: Addresses that stand for all of a host: nobody can send to them.
 _ANY = ("0.0.0.0", "::")
+#: Stands for a standard output that was closed when the program began.
+_NO_FILE = -1
 
 
 def run() -> None:
@@ -106,16 +109,20 @@ def _controller(options: argparse.Namespace) -> int:
     log = controller.log
     recovered = {"member": options.id, "host": host, "port": port, "log_bytes": log.size,
                  "torn_bytes": log.torn}  # fmt: skip
-    _say(options.json, "controller", recovered)
-    return _until_told(_with_alarms(options.json, controller, listen))
+    with _announcer(options.json) as announcer:
+        announcer.say("controller", recovered)
+        announcer.flush()
+        return _until_told(_with_alarms(announcer, controller, listen))
 
 
-async def _with_alarms(as_json: bool, controller: Controller, listen: Address | None) -> None:
+async def _with_alarms(
+    announcer: Announcer, controller: Controller, listen: Address | None
+) -> None:
     """Run a member, and print a line for each link that begins or ceases to lag."""
 
     async def tell() -> None:
         while True:
-            _say(as_json, "lagging", await controller.next_alarm())
+            announcer.say("lagging", await controller.next_alarm())
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(tell())
@@ -147,13 +154,14 @@ def _aggregator(options: argparse.Namespace) -> int:
             await aggregator.is_started.wait()
             host, port = aggregator.advertised
             facts = {"switch": options.switch, "host": host, "port": port}
-            _say(options.json, "aggregator", facts)
+            announcer.say("aggregator", facts)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(tell())
             tasks.create_task(aggregator.run())
 
-    return _until_told(serve())
+    with _announcer(options.json) as announcer:
+        return _until_told(serve())
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -210,12 +218,10 @@ def _print_network(leader: Frame) -> None:
         print(f"failure {failure['failure']} waits for {failure['waiting']}")
 
 
-def _say(as_json: bool, event: str, facts: Frame) -> None:
-    """Print one line that says what runs."""
-    if as_json:
-        print(json.dumps({"event": event, **facts}), flush=True)
-    else:
-        print(event, *(f"{key}={value}" for key, value in facts.items()), flush=True)
+def _announcer(as_json: bool) -> Announcer:
+    """Return what prints lines that say what runs; nothing if this program has no output."""
+    is_there = sys.stdout is not None  # else another file may have its number
+    return Announcer(sys.stdout.fileno() if is_there else _NO_FILE, as_json)
 
 
 def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:

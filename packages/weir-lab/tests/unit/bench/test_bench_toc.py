@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 
 from weir.cli.main import main
 from weir_lab.bench.toc.conformance import PLACES
+from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Shape, crew
 from weir_lab.bench.toc.lossy import opener
 from weir_toc.hosts.udp import UdpSocket
 
@@ -38,6 +41,16 @@ def test_a_place_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFi
     for words in (["--processes", "1"], ["--losses", "0.9"], ["--losses", "x"], ["--seconds", "0"]):
         assert main(["bench", "toc", "conformance", *words]) == 2
         assert capsys.readouterr().err.count("\n") < 12
+
+
+def test_nobody_has_to_read_what_the_network_prints(tmp_path: Path) -> None:
+    with crew(tmp_path, Shape()) as made:
+        made.start_network()
+        assert [one.stdout for one in made.running.values()] == [None, None]
+        until = time.monotonic() + PATIENCE_SECONDS
+        while b"controller member=1" not in (tmp_path / "controller-1.out").read_bytes():
+            made.check()
+            assert time.monotonic() < until
 
 
 def test_a_seed_loses_the_same_packets_again() -> None:

@@ -60,13 +60,22 @@ class Crew:
         self.url = "toc://" + ",".join(f"127.0.0.1:{port}" for port in _free_ports(shape.members))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Start `python` with arguments under a name."""
+    def start(self, name: str, *arguments: str, is_worker: bool = True) -> None:
+        """Start `python` with arguments under a name.
+
+        What a worker prints is read by `wait_for`, and nobody reads what others print: that goes to
+        a file.
+        """
         sources = {str(Path(one.__path__[0]).parent) for one in (weir_lab, weir_raft, weir_toc)}
         path = os.pathsep.join([*sources, *filter(None, [os.environ.get("PYTHONPATH")])])
-        with (self.folder / f"{name}.err").open("ab") as errors:
+        with contextlib.ExitStack() as stack:
+            errors, output = (
+                stack.enter_context((self.folder / f"{name}.{end}").open("ab"))
+                for end in ("err", "out")
+            )
             self.running[name] = subprocess.Popen(
-                [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, *arguments], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if is_worker else output,
                 stderr=errors, bufsize=0, env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
 
@@ -84,12 +93,13 @@ class Crew:
             f"controller-{id}", "-m", "weir_toc", "controller", "--id", str(id), "--members",
             self.url, "--folder", str(self.folder / f"controller-{id}"),
             "--racks", str(shape.racks), "--spines", str(shape.spines),
-            "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms),
+            "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms), is_worker=False,
         )  # fmt: skip
 
     def start_switch(self, switch: str, loss: float = 0.0, seed: int = 0) -> None:
         """Start the aggregator of a switch, or start it again."""
-        self.start(switch, "-m", "weir_lab.bench.toc.lossy", self.url, switch, str(loss), str(seed))
+        self.start(switch, "-m", "weir_lab.bench.toc.lossy", self.url, switch, str(loss), str(seed),
+                   is_worker=False)  # fmt: skip
 
     def kill(self, name: str) -> None:
         """Kill one by SIGKILL, and wait until it is gone."""
