@@ -63,3 +63,12 @@ class TicketIssuer:
     def _mac(self, head: bytes, principal: str, password_set: int) -> bytes:
         bound = _BOUND.pack(self._system, password_set)
         return hmac.digest(self._key, _LABEL + head + bound + principal.encode(), "sha256")
+
+
+def end_of(ticket: bytes) -> int | None:
+    """Return when a ticket is over, in seconds since 1970, as it says itself; None for one of
+    another version, which a client may keep all the same.
+    """
+    if len(ticket) != TICKET_BYTES or ticket[0] != _VERSION:
+        return None
+    return int(_HEAD.unpack_from(ticket)[1])

@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from weir.access.login_tickets import TICKET_BYTES, TICKET_SECONDS, TicketIssuer
+from weir.access.login_tickets import TICKET_BYTES, TICKET_SECONDS, TicketIssuer, end_of
 
 SECRET = bytes(range(32))
 ANN = "user:default/ann#2"
@@ -66,3 +66,10 @@ def test_each_byte_counts() -> None:
 def test_an_id_has_its_length() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         ISSUER.issue(ANN, 5, NOW, bytes(15))
+
+
+def test_a_ticket_says_itself_when_it_is_over() -> None:
+    ticket = ISSUER.issue(ANN, 5, NOW, ID)
+    assert end_of(ticket) == int(NOW) + TICKET_SECONDS
+    for other in (b"", b"t1", ticket[:-1], ticket + b"x", b"\x02" + ticket[1:]):
+        assert end_of(other) is None

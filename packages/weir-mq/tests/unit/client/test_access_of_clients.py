@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ParamSpec, cast
 
 import msgspec
@@ -17,17 +17,20 @@ import pytest
 import weir
 from weir import sync, testing
 from weir.access.credentials import make_verifier
+from weir.access.login_tickets import TICKET_SECONDS, TicketIssuer
 from weir.access.scram import ScramServer, encode_nonce, parse_first
 from weir.client.access import AccessRule
 from weir.client.arguments import parse_url
 from weir.client.connection.connection import Connection
 from weir.client.connection.credentials import (
     Credentials,
+    StaleTicket,
     find_password,
     read_password_file,
     split_user,
 )
-from weir.client.connection.system import is_private
+from weir.client.connection.system import SYSTEM, is_private
+from weir.client.connection.token_credentials import TokenCredentials
 from weir.errors import (
     AccessRevoked,
     BadRequest,
@@ -334,6 +337,92 @@ def test_the_ticket_of_the_last_login_is_shown(is_blocking: bool) -> None:
         log_in(good=False)
     log_in()
     assert shown == [b"", b"t1", b"t2", b""], "a refused one is shown once"
+
+
+class Tickets:
+    """Takes logins by the ticket b"new" or by none, and no other; tokens need one step."""
+
+    is_private = True
+
+    def __init__(self, given: bytes) -> None:
+        """Give a ticket with each login."""
+        self.given = given
+        self.shown: list[bytes] = []
+
+    def take(self, login: Login) -> LoginStep:
+        self.shown.append(login.ticket)
+        if login.ticket not in (b"", b"new"):
+            raise NotAuthenticated("it is not good any more")
+        return LoginStep(b"60", True, "default/ann", self.given)
+
+    async def request(self, login: Login, timeout: float) -> LoginStep:
+        """Answer once all that asked at once have asked."""
+        await asyncio.sleep(0)
+        return self.take(login)
+
+
+@pytest.mark.parametrize("kind", ["password", "token"])
+def test_each_of_several_that_show_an_expired_ticket_is_told_to_connect_again(kind: str) -> None:
+    """Counterexample: all but the first were taken for wrong passwords, which ends the client."""
+
+    async def log_in_together() -> list[Any]:
+        await who.log_in(first, 1.0)
+        logins = (who.log_in(broker, 1.0) for _ in range(3))
+        return await asyncio.gather(*logins, return_exceptions=True)
+
+    broker, first = Tickets(b"old"), TicketBroker([]) if kind == "password" else Tickets(b"old")
+    who: Any = Credentials("ann", "aa") if kind == "password" else TokenCredentials("a.b.c")
+    assert [type(one) for one in asyncio.run(log_in_together())] == [StaleTicket] * 3
+    assert len(broker.shown) == 3
+    assert len(set(broker.shown)) == 1, "all showed the old one"
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_a_refused_ticket_takes_no_newer_one_along(is_blocking: bool) -> None:
+    token, broker = TokenCredentials("a.b.c"), Tickets(b"old")
+    token.log_in_blocking(broker.take, True)
+    broker.given = b"new"
+
+    def take_late(login: Login) -> LoginStep:
+        """Before this is refused, another connection gets a new ticket."""
+        token.log_in_blocking(lambda _: LoginStep(b"60", True, "default/ann", b"new"), True)
+        return broker.take(login)
+
+    async def take_later(login: Login, timeout: float) -> LoginStep:
+        return take_late(login)
+
+    def log_in() -> None:
+        if is_blocking:
+            token.log_in_blocking(take_late, True)
+        else:
+            late = cast(Any, SimpleNamespace(is_private=True, request=take_later))
+            asyncio.run(token.log_in(late, 1.0))
+
+    with pytest.raises(StaleTicket):
+        log_in()
+    token.log_in_blocking(broker.take, True)
+    assert broker.shown == [b"", b"old", b"new"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_ticket_that_is_over_is_not_shown(is_late: bool) -> None:
+    now = 1_800_000_000
+    issued = TicketIssuer(bytes(32), 1).issue("user:default/ann#2", 1, now, bytes(16))
+    shown: list[bytes] = []
+    ann = Credentials("ann", "aa")
+
+    class OneTicket(TicketBroker):
+        def __call__(self, request: Login) -> LoginStep:
+            return msgspec.structs.replace(super().__call__(request), ticket=issued)
+
+    ann.log_in_blocking(OneTicket(shown), True)
+    at = (now + TICKET_SECONDS) * 1_000_000 - (0 if is_late else 1)
+    then = SYSTEM.set(msgspec.structs.replace(SYSTEM.get(), now_us=lambda: at))
+    try:
+        ann.log_in_blocking(OneTicket(shown), True)
+    finally:
+        SYSTEM.reset(then)
+    assert shown == [b"", b"" if is_late else issued]
 
 
 def test_a_socket_says_whether_others_can_read_along() -> None:

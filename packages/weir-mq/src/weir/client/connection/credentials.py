@@ -17,6 +17,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from weir.access.credentials import SaltedKey, derive_key, prepare_password
+from weir.access.login_tickets import end_of
 from weir.access.scram import (
     MECHANISM,
     NONCE_BYTES,
@@ -166,7 +167,10 @@ class LoginTicket:
         return bool(self._ticket)
 
     def login(self, mechanism: str, message: bytes) -> Login:
-        """Return the first message of a login."""
+        """Return the first message of a login. A ticket that is over is forgotten, not shown."""
+        end = end_of(self._ticket)
+        if end is not None and SYSTEM.get().now_us() >= end * 1_000_000:
+            self._ticket = b""
         return Login(mechanism, message, self._ticket)
 
     def keep(self, last: LoginStep) -> None:
@@ -174,16 +178,18 @@ class LoginTicket:
         self._ticket = last.ticket
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """The ticket is shown meanwhile. A refused one is forgotten: raises `StaleTicket`, for the
-        broker ends that connection.
+    def shown(self, login: Login) -> Iterator[None]:
+        """A login is asked meanwhile. If it shows a ticket and is refused, that ticket is
+        forgotten: raises `StaleTicket`, for the broker ends that connection. Others of this client
+        may have shown it too, and may have got another one by now.
         """
         try:
             yield
         except NotAuthenticated as error:
-            if not self._ticket:
+            if not login.ticket:
                 raise
-            self._ticket = b""
+            if self._ticket == login.ticket:
+                self._ticket = b""
             raise StaleTicket(f"{error}: the next connection logs in without it") from None
 
 
@@ -215,7 +221,7 @@ class Credentials:
         """
         client = self._begin(connection.is_private)
         request = self._ticket.login(MECHANISM, client.first)
-        with self._in_words(), self._ticket.shown():
+        with self._in_words(), self._ticket.shown(request):
             first = login_step(await connection.request(request, timeout))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
@@ -229,8 +235,9 @@ class Credentials:
     def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
         """Do the same without an event loop: `request` returns the reply, or raises the refusal."""
         client = self._begin(is_private)
-        with self._in_words(), self._ticket.shown():
-            first = login_step(request(self._ticket.login(MECHANISM, client.first)))
+        login = self._ticket.login(MECHANISM, client.first)
+        with self._in_words(), self._ticket.shown(login):
+            first = login_step(request(login))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
             self._key = self._derive(challenge)

@@ -65,8 +65,8 @@ class TokenCredentials:
         """
         check_channel(is_encrypted=connection.is_private, is_loopback=False)
         token = await self.token()
-        with _in_words(token), self._ticket.shown():
-            request = self._ticket.login(BEARER, token)
+        request = self._ticket.login(BEARER, token)
+        with _in_words(token), self._ticket.shown(request):
             reply = login_step(await connection.request(request, timeout))
         self._check(reply)
         if isinstance(self._source, str):
@@ -100,8 +100,9 @@ class TokenCredentials:
         if not isinstance(self._source, str):
             raise NotAuthenticated("there is no token to log in by: it is given as text here")
         token = _checked(self._source)
-        with _in_words(token), self._ticket.shown():
-            reply = login_step(request(self._ticket.login(BEARER, token)))
+        login = self._ticket.login(BEARER, token)
+        with _in_words(token), self._ticket.shown(login):
+            reply = login_step(request(login))
         self._check(reply)
 
     async def token(self) -> bytes:
