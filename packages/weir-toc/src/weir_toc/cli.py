@@ -220,8 +220,12 @@ def _print_network(leader: Frame) -> None:
 
 def _announcer(as_json: bool) -> Announcer:
     """Return what prints lines that say what runs; nothing if this program has no output."""
-    is_there = sys.stdout is not None  # else another file may have its number
-    return Announcer(sys.stdout.fileno() if is_there else _NO_FILE, as_json)
+    if sys.stdout is None:  # another file may have its number
+        return Announcer(_NO_FILE, as_json)
+    try:
+        return Announcer(sys.stdout.fileno(), as_json)
+    except (AttributeError, OSError, ValueError):  # a program has put something else in its place
+        return Announcer(sys.stdout, as_json)
 
 
 def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:

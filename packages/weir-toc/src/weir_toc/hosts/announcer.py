@@ -12,7 +12,7 @@ import select
 import threading
 from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from weir_toc.hosts.frames import Frame
 
@@ -23,11 +23,15 @@ END_SECONDS = 1.0
 
 
 class Announcer:
-    """Writes lines to a file descriptor; the end of the block waits for them for a second."""
+    """Writes lines to an output; the end of the block waits for them for a second."""
 
-    def __init__(self, fd: int, as_json: bool) -> None:
-        """Write to `fd`, without the buffers of Python: its end would wait for their lock."""
-        self._fd = fd
+    def __init__(self, output: int | TextIO, as_json: bool) -> None:
+        """Write to `output`, by preference a file descriptor.
+
+        The buffers of a file of Python have a lock, for which the end of the program would wait. A
+        program that has replaced its standard output may have no descriptor to write to.
+        """
+        self._output = output
         self._as_json = as_json
         self._lines: deque[bytes] = deque()
         self._changed = threading.Condition()
@@ -91,8 +95,14 @@ class Announcer:
                 self._changed.notify_all()
 
     def _written(self, line: bytes) -> int:
+        output = self._output
+        if not isinstance(output, int):
+            encoding = output.encoding or "utf-8"  # it may not have all letters of a name
+            output.write(line.decode().encode(encoding, "backslashreplace").decode(encoding))
+            output.flush()
+            return len(line)
         try:
-            return os.write(self._fd, line)
+            return os.write(output, line)
         except BlockingIOError:  # another process has set the pipe so
-            select.select([], [self._fd], [])
+            select.select([], [output], [])
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from rigs.programs import PATIENCE_SECONDS, Programs, programs
+from weir_toc.cli import main
+from weir_toc.errors import TocError
 from weir_toc.hosts.announcer import LINES_MAX, Announcer
+from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import framed_json
 from weir_toc.topology import switch_id
 
@@ -76,6 +80,44 @@ def test_nothing_is_said_once_nobody_can_read_it(pipe: tuple[int, int]) -> None:
         announcer.say("line", {})
         assert announcer.flush(0)
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "due"), [("ascii", r"line name=\xe9"), ("utf-8", "line name=é")]
+)
+def test_an_output_without_a_file_gets_the_same_lines(encoding: str, due: str) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding)
+    with Announcer(output, as_json=False) as announcer:
+        announcer.say("line", {"name": "é"})
+        announcer.say("line", {"name": "f"})
+    output.seek(0)
+    assert output.read() == f"{due}\nline name=f\n"
+
+
+def test_an_output_without_a_file_may_be_closed_and_have_no_encoding() -> None:
+    output = io.StringIO()
+    with Announcer(output, as_json=True) as announcer:
+        announcer.say("line", {})
+        assert announcer.flush(PATIENCE_SECONDS)
+        assert output.getvalue() == '{"event": "line"}\n'
+        output.close()
+        announcer.say("line", {})
+        assert announcer.flush(PATIENCE_SECONDS)
+
+
+def test_the_standard_output_of_a_program_may_be_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object) -> None:
+        raise TocError("planted")
+
+    monkeypatch.setattr(Controller, "run", failing)
+    members = "toc://127.0.0.1:1"
+    folder = str(tmp_path)
+    assert main(["controller", "--id", "1", "--members", members, "--folder", folder]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("controller member=1 host=127.0.0.1 port=1 ")
+    assert printed.err == "weir-toc: planted\n"
 
 
 def lagging(crew: Programs) -> None:
