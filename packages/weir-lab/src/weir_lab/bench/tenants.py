@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from weir.client.access import Quota
 from weir.client.client import Client, connect
-from weir.client.quotas import Quota
 from weir.errors import WeirError
 from weir.testing.nodes import running_node
 from weir_lab.bench.bounds import check_bounds

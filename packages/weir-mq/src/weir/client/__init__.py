@@ -1,6 +1,7 @@
 """What applications import as `weir.connect` and `weir.sync`, by rooms.
 
 `core` decides and is pure. `arguments` reads what applications write. `connection` holds the
-connections to a BrokerSet; `producer`, `reader`, `consumer` and `admin` use it. `sync` is the
-blocking twin. This file imports nothing.
+connections to a BrokerSet. `producer`, `reader` and `consumer` use it, and so do the modules beside
+them: `scattering` and `sinks` publish atomically, `administration`, `access`, `nodes` and `schemas`
+are for operators. `sync` is the blocking twin. This file imports nothing.
 """

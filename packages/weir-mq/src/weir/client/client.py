@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
-from weir.client.access import Access
+from weir.client.access import Access, Fleets, Quotas
 from weir.client.administration import (
     Administration,
     Cluster,
@@ -45,8 +45,7 @@ from weir.client.consumer.delivery import Stale
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
-from weir.client.fleets import Fleets
-from weir.client.nodes import Nodes
+from weir.client.nodes import Nodes, SystemTopology
 from weir.client.producer.producer import (
     Producer,
     ProducerKind,
@@ -54,14 +53,12 @@ from weir.client.producer.producer import (
     SharedProducers,
 )
 from weir.client.producer.receipts import BatchReceipt, Receipt
-from weir.client.quotas import Quotas
 from weir.client.reader.options import ReaderOptions, ReadingOrder
 from weir.client.reader.positions import Start, Until
 from weir.client.reader.reader import Reader
 from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion
 from weir.client.sinks import Sink, forget, list_sinks
-from weir.client.topology import SystemTopology
 from weir.errors import LevelTooLow, WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import (

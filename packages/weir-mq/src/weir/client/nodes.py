@@ -1,4 +1,4 @@
-"""Looking after the nodes of a set, for operators."""
+"""Looking after the nodes of a set, and the topology of its system, for operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from weir.client.connection.network_client import NetworkClient
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
+from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.protocol.link import join_key
+from weir.topology.sets import Topology
 
 #: Who does not say anything for so long is shown as down.
 _ANSWERS_WITHIN = 2.0
@@ -231,3 +233,25 @@ def _status(row: n.NodeRow, infos: list[n.ShardInfo]) -> NodeStatus:
         sum(info.lagging.get(row.id, 0) for info in infos),
         row.leaving,
     )
+
+
+class SystemTopology:
+    """The topology of the system that a client is connected to."""
+
+    __slots__ = ("_network",)
+
+    def __init__(self, network: NetworkClient) -> None:
+        """Ask over the connections of a client, whose `topology` this is."""
+        self._network = network
+
+    async def describe(self) -> TopologyState:
+        """Return the topology and its version, which is 0 before any was applied."""
+        return await self._network.request(DescribeTopology(), TopologyState)
+
+    async def apply(self, topology: Topology, after: int) -> TopologyState:
+        """Let the topology be another one, in place of version `after`.
+
+        Raises `TopologyChanged` where that is not the last version, `BadRequest` for a topology
+        that does not fit, and `LevelTooLow`.
+        """
+        return await self._network.request(ApplyTopology(after, topology), TopologyState)

@@ -13,9 +13,9 @@ import pytest
 import weir
 from rigs.clients import in_loop
 from weir import sync, testing
-from weir.client import staging
+from weir.client import sinks
 from weir.client.connection.metadata import Places
-from weir.client.staging import StagedPart
+from weir.client.sinks import StagedPart
 from weir.errors import (
     BadRequest,
     NotTogether,
@@ -315,7 +315,7 @@ async def test_rows_of_one_batch_may_have_different_columns(node: Node) -> None:
 def test_what_is_gathered_for_all_topics_is_bounded(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_GATHERED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(sinks, "_GATHERED_BYTES_MAX", 1 << 20)
     sent: list[int] = []
 
     async def counted(send: Ask, number: int, made: Any) -> Any:

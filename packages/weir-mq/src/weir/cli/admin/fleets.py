@@ -14,9 +14,8 @@ from weir.cli.admin.devices import app as device_app
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.client.access import AccessChange
+    from weir.client.access import AccessChange, Fleet, FleetDevice
     from weir.client.client import Client
-    from weir.client.fleets import Fleet, FleetDevice
 
 app = typer.Typer(name="fleet", help="Let hubs prove who they are, by fleets and their keys.")
 

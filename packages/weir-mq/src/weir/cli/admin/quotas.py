@@ -11,8 +11,8 @@ from weir.cli.admin.devices import AsJson
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.client.access import Quota
     from weir.client.client import Client
-    from weir.client.quotas import Quota
 
 app = typer.Typer(name="quota", help="Limit how much namespaces and principals may use.")
 

@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import access as accesses
 from weir.client import client as asynchronous
-from weir.client import fleets, quotas, scattering, schemas, sinks, staging, topology
+from weir.client import nodes, scattering, schemas, sinks
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -269,11 +269,11 @@ class Reader(Twin[readers.Reader]):
         self.close()
 
 
-class SinkWriter(Twin[staging.SinkWriter]):
+class SinkWriter(Twin[sinks.SinkWriter]):
     """Stages rows of one batch of a query's result."""
 
-    write = waits(staging.SinkWriter.write)
-    finish = waits(staging.SinkWriter.finish)
+    write = waits(sinks.SinkWriter.write)
+    finish = waits(sinks.SinkWriter.finish)
 
 
 class Sink(Twin[sinks.Sink]):
@@ -320,34 +320,34 @@ class Access(Twin[accesses.Access]):
     secrets_left = waits(accesses.Access.secrets_left)
 
 
-class Fleets(Twin[fleets.Fleets]):
+class Fleets(Twin[accesses.Fleets]):
     """The fleets of a system's devices."""
 
-    put = waits(fleets.Fleets.put)
-    remove = waits(fleets.Fleets.remove)
-    drop_key = waits(fleets.Fleets.drop_key)
-    list = waits(fleets.Fleets.list)
-    opens_keys = waits(fleets.Fleets.opens_keys)
-    device = waits(fleets.Fleets.device)
-    replace_device = waits(fleets.Fleets.replace_device)
-    end_devices_before = waits(fleets.Fleets.end_devices_before)
-    revoke_device = waits(fleets.Fleets.revoke_device)
+    put = waits(accesses.Fleets.put)
+    remove = waits(accesses.Fleets.remove)
+    drop_key = waits(accesses.Fleets.drop_key)
+    list = waits(accesses.Fleets.list)
+    opens_keys = waits(accesses.Fleets.opens_keys)
+    device = waits(accesses.Fleets.device)
+    replace_device = waits(accesses.Fleets.replace_device)
+    end_devices_before = waits(accesses.Fleets.end_devices_before)
+    revoke_device = waits(accesses.Fleets.revoke_device)
 
 
-class Quotas(Twin[quotas.Quotas]):
+class Quotas(Twin[accesses.Quotas]):
     """How much namespaces and principals of a system may use."""
 
-    set = waits(quotas.Quotas.set)
-    remove = waits(quotas.Quotas.remove)
-    list = waits(quotas.Quotas.list)
-    describe = waits(quotas.Quotas.describe)
+    set = waits(accesses.Quotas.set)
+    remove = waits(accesses.Quotas.remove)
+    list = waits(accesses.Quotas.list)
+    describe = waits(accesses.Quotas.describe)
 
 
-class SystemTopology(Twin[topology.SystemTopology]):
+class SystemTopology(Twin[nodes.SystemTopology]):
     """The topology of the system that a client is connected to."""
 
-    describe = waits(topology.SystemTopology.describe)
-    apply = waits(topology.SystemTopology.apply)
+    describe = waits(nodes.SystemTopology.describe)
+    apply = waits(nodes.SystemTopology.apply)
 
 
 class Client(Twin[asynchronous.Client]):

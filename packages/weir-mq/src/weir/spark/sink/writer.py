@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from weir.client.client import Connecting
 from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import Backoff
-from weir.client.staging import StagedPart
+from weir.client.sinks import StagedPart
 from weir.client.sync.client import Client, connected
 from weir.errors import BadOption, CheckpointMismatch
 from weir.spark.blocking_client import ANSWER_TIMEOUT, ask

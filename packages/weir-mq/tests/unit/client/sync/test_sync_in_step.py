@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.client import client, sinks, staging
+from weir.client import client, sinks
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer import consumer
 from weir.client.core.retries import Backoff
@@ -24,7 +24,7 @@ PAIRS: list[tuple[type, type]] = [
     (consumer.LeasedMessage, sync.LeasedMessage),
     (consumer.LeasedBatch, sync.LeasedBatch),
     (sinks.Sink, sync.Sink),
-    (staging.SinkWriter, sync.SinkWriter),
+    (sinks.SinkWriter, sync.SinkWriter),
     (receipts.PendingMessage, sync.PendingMessage),
     (receipts.PendingBatch, sync.PendingBatch),
 ]

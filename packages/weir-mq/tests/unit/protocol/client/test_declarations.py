@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import weir
-from weir.client import access, fleets, quotas, schemas, sinks, topology
+from weir.client import access, nodes, schemas, sinks
 from weir.client import client as asynchronous
 from weir.client.consumer import consumer as consumers
 from weir.client.producer import producer as producers
@@ -47,9 +47,9 @@ TWINS: dict[str, tuple[Any, Any]] = {
     "Schemas": (schemas.Schemas, blocking.Schemas),
     "Sink": (sinks.Sink, blocking.Sink),
     "Access": (access.Access, blocking.Access),
-    "Fleets": (fleets.Fleets, blocking.Fleets),
-    "Quotas": (quotas.Quotas, blocking.Quotas),
-    "SystemTopology": (topology.SystemTopology, blocking.SystemTopology),
+    "Fleets": (access.Fleets, blocking.Fleets),
+    "Quotas": (access.Quotas, blocking.Quotas),
+    "SystemTopology": (nodes.SystemTopology, blocking.SystemTopology),
     "LeasedMessage": (consumers.LeasedMessage, leased_without_async.LeasedMessage),
 }
 #: Methods of `Client` that ask nothing.

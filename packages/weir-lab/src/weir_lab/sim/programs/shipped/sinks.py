@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from weir.client.client import Client
-from weir.client.staging import StagedPart
+from weir.client.sinks import StagedPart
 from weir.errors import (
     Disconnected,
     LevelTooLow,
