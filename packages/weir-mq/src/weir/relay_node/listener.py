@@ -175,7 +175,7 @@ class _Connection:
             self._writer.transport.abort()  # to close it would wait for who takes nothing
 
     async def _serve(self, frame: ClientFrame) -> None:
-        async with AnswerRoom(self._large, self._room) as room:
+        async with AnswerRoom(self._slots, self._large, self._room) as room:
             await self._answer(frame, room)
 
     async def _answer(self, frame: ClientFrame, room: AnswerRoom) -> None:
@@ -185,25 +185,17 @@ class _Connection:
             if not self._greeted and not isinstance(request, m.Hello | Login):
                 raise NoHello("say hello first")
             if isinstance(request, m.AskRelay):
-                reply = await self._serve_relay(request, room)
-            else:
-                reply = await self._gate.answer(request, room, self._session)
+                # Each partition of a relay below has a pull that waits: what they may be together
+                # is bounded where they wait.
+                room.step_aside()
+            reply = await self._gate.answer(request, room, self._session)
             if isinstance(request, m.Hello) and not self._greeted:
                 self._greeted = True
                 self._tasks.add(asyncio.get_running_loop().create_task(self._watch()))
         except WeirError as error:
             reply = refusal_of(error)
+        await room.step_back()  # not all answers take room, and who takes none in is not read from
         await self._send(reply, frame.opcode, frame.correlation)
-
-    async def _serve_relay(self, request: m.AskRelay, room: AnswerRoom) -> m.Reply:
-        """Answer a relay. A pull waits without a place among the requests of its connection, for
-        each partition has one: what they may be together is bounded where they wait.
-        """
-        self._slots.release()
-        try:
-            return await self._gate.answer(request, room, self._session)
-        finally:
-            await self._slots.acquire()
 
     async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:
         async with self._sending:

@@ -67,16 +67,34 @@ _PAGE = 500
 
 
 class AnswerRoom(AsyncExitStack):
-    """The memory that one answer may use, from when messages are read for it until it is sent."""
+    """The memory that one answer may use, from when messages are read for it until it is sent.
 
-    def __init__(self, *limits: asyncio.Semaphore) -> None:
-        """Take none yet."""
+    Whoever has it needs nothing else that others may have: a place among the requests of a
+    connection is taken before it, never after it.
+    """
+
+    def __init__(self, places: asyncio.Semaphore, *limits: asyncio.Semaphore) -> None:
+        """Take none yet; the request has one of the `places` among those of its connection."""
         super().__init__()
+        self._places = places
+        self._is_aside = False
         self._limits = limits
         self._taken = False
 
+    def step_aside(self) -> None:
+        """Give up the place of a request that waits for what may come much later."""
+        self._is_aside = True
+        self._places.release()
+
+    async def step_back(self) -> None:
+        """Wait for a place, if the request gave up its own."""
+        if self._is_aside:
+            await self._places.acquire()
+            self._is_aside = False
+
     async def take(self) -> None:
         """Wait until there is room for a large answer."""
+        await self.step_back()
         if not self._taken:
             self._taken = True
             for limit in self._limits:

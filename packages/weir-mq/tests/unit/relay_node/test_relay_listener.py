@@ -13,7 +13,7 @@ from rigs.relay_nodes import OpenSession
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import encode_request
+from weir.protocol.client.codec import ClientStream, encode_request
 from weir.relay_node import listener as module
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.listener import Listener
@@ -82,6 +82,47 @@ def test_the_system_looks_for_clients_that_are_gone(monkeypatch: pytest.MonkeyPa
 
     asyncio.run(asyncio.wait_for(work(), 10))
     assert found == [(1, module.SILENT_SECONDS)]
+
+
+class OneAnswer:
+    """Answers each question once there is room for it; a pull once the others have come, too."""
+
+    def session(self, channel: object) -> OpenSession:
+        return OpenSession()
+
+    async def answer(self, request: m.Request, room: AnswerRoom, session: object) -> m.Reply:
+        if isinstance(request, m.Hello):
+            return m.Welcome(1, 0, 1, 0, MIB, 1)
+        await room.take()
+        if isinstance(request, m.AskRelay):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            return m.RelayTold(ADDRESS)
+        return m.FetchedChunks(ADDRESS, 1, (b"chunk",))
+
+
+def test_a_pull_and_fetches_of_one_connection_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PENDING_MAX", 2)
+    monkeypatch.setattr(module, "_LARGE_MAX", 1)
+    fetch = m.FetchChunks(ADDRESS, 1, 1, MIB)
+    asked = [m.AskRelay(ADDRESS, b""), *[fetch] * 4, m.AskRelay(ADDRESS, b"")]
+
+    async def work() -> None:
+        listener = Listener(cast(RelayGate, OneAnswer()))
+        await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        stream, replies = ClientStream(), 0
+        for frames in ([m.Hello("test")], asked):
+            writer.write(b"".join(b"".join(encode_request(one, 1)) for one in frames))
+            replies -= len(frames)
+            while replies:
+                replies += len(list(stream.receive(await reader.read(MIB))))
+        writer.close()
+        await listener.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 2))
 
 
 async def taken(stalled: socket.socket) -> int:

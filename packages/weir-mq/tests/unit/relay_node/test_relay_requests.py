@@ -40,7 +40,9 @@ class CoreAway:
 
 def barriers(*marks: Mark) -> m.Barriers:
     requests = RelayRequests(cast(RelayHost, CoreAway(*marks)))
-    reply = asyncio.run(requests.answer(m.AskBarriers(TOPIC, 50, 0), AnswerRoom()))
+    reply = asyncio.run(
+        requests.answer(m.AskBarriers(TOPIC, 50, 0), AnswerRoom(asyncio.Semaphore()))
+    )
     assert isinstance(reply, m.Barriers)
     return reply
 
@@ -80,7 +82,9 @@ class ChunkHost(CoreAway):
 
     async def ask(self, index: int) -> Any:
         request = m.FetchChunks(Address(0, 0, GROUPS[0]), index, 1, 1 << 20)
-        return await RelayRequests(cast(RelayHost, self)).answer(request, AnswerRoom())
+        return await RelayRequests(cast(RelayHost, self)).answer(
+            request, AnswerRoom(asyncio.Semaphore())
+        )
 
 
 def test_a_chunk_that_is_not_durable_yet_is_waited_for() -> None:
