@@ -67,7 +67,7 @@ _STOP_WITHIN = 10.0
 CORE = UpperNode(0, 1, True)
 _LOOK_EVERY = 2.0
 _BEGAN_NS = time.time_ns() - time.monotonic_ns()
-#: Ends what the core's access refuses: until a pull is allowed again, nobody is served.
+#: What the core's access refuses with: nobody is served until it lets this relay in, or read.
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 
 
@@ -107,14 +107,21 @@ class RelayConfig(msgspec.Struct, frozen=True):
 
 class RelayedTopic(msgspec.Struct):
     """A topic: as the core describes it, and where its partitions are led there. While the core
-    does not let this relay read it, `barred` says why; `refused` is what was logged of that last.
+    does not let this relay in, `locked_out` says why; while it lets it in and not read this topic,
+    `barred` does. `refused` is what was logged of that last.
     """
 
     info: m.TopicInfo
     places: Places | None = None
+    locked_out: str = ""
     barred: str = ""
     refused: str = ""
     news: dict[int, asyncio.Event] = msgspec.field(default_factory=dict)
+
+    @property
+    def why_barred(self) -> str:
+        """Why nobody may read it here; "" if somebody may."""
+        return self.locked_out or self.barred
 
     def places_by(self, network: NetworkClient) -> Places:
         """Return where the partitions are led, by these connections to the core."""
@@ -228,7 +235,9 @@ class RelayHost:
         tries = 0
         while True:
             tries += 1
-            network = await reach(self.config, tries, self._bar) if self.network is None else None
+            network = None
+            if self.network is None:
+                network = await reach(self.config, tries, self._lock_out)
             if network is not None:
                 tries = 0
                 self.network = network  # it is closed when this relay stops
@@ -241,9 +250,10 @@ class RelayHost:
     async def _look(self, network: NetworkClient) -> None:
         try:
             await self._look_for_topics(network)
+            self._lock_out("")
             await self._look_for_tiers(network)
         except _BARRED as error:
-            self._bar(error)
+            self._lock_out(str(error))
         except WeirError as error:
             log.debug("the core does not tell its topics: %s", error)
         if network.error is not None:  # it will never answer by these connections again
@@ -252,10 +262,13 @@ class RelayHost:
                 topic.places = None
             await network.close()
 
-    def _bar(self, why: WeirError) -> None:
-        """The core lets nobody in without a login: serve nothing until it allows a pull."""
+    def _lock_out(self, why: str) -> None:
+        """Serve nothing while the core does not let this relay in, which `why` says; "": it does.
+        What each pull is refused with counts apart from it: with a relay above, none may go to the
+        core for long.
+        """
         for topic in self.topics.values():
-            topic.barred = str(why)
+            topic.locked_out = why
 
     async def _look_for_topics(self, network: NetworkClient) -> None:
         after, found = "", list[m.TopicInfo]()
@@ -484,10 +497,10 @@ class RelayHost:
 
 
 async def reach(
-    config: RelayConfig, tries: int, barred: Callable[[WeirError], None] | None = None
+    config: RelayConfig, tries: int, locked_out: Callable[[str], None] | None = None
 ) -> NetworkClient | None:
     """Return connections to the core; None if it does not answer now, which is told of the first of
-    many `tries`. If it does not let this relay in, `barred` is told why.
+    many `tries`. If it does not let this relay in, `locked_out` is told why.
     """
     network = NetworkClient(
         config.hosts, name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
@@ -496,8 +509,8 @@ async def reach(
     try:
         await network.start()
     except WeirError as error:
-        if barred is not None and isinstance(error, _BARRED):
-            barred(error)
+        if locked_out is not None and isinstance(error, _BARRED):
+            locked_out(str(error))
         level = logging.WARNING if tries == 1 else logging.DEBUG
         log.log(level, "the core at %s is not reached: %s", config.core, error)
         return None

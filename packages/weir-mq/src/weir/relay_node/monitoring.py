@@ -94,7 +94,7 @@ class RelayMonitor:
         def gauge(name: str, about: str, samples: list[Sample]) -> Family:
             return Family(f"weir_relay_{name}", "gauge", about, samples)
 
-        barred = sum(bool(topic.barred) for topic in host.topics.values())
+        barred = sum(bool(topic.why_barred) for topic in host.topics.values())
         failing = host.disk.troubles.now
         yield gauge("core_up", "Whether there is a connection to the core.", one(host.is_reached))
         yield gauge("connections", "Connections of clients.", one(self._connections()))

@@ -169,7 +169,8 @@ class RelayRequests:
         return m.OffsetList(infos, rows, more)
 
     def _page(self, request: m.ListTopics | m.ListOffsets) -> tuple[list[m.TopicInfo], bool]:
-        infos = [self._info(topic) for topic in self._host.topics.values() if not topic.barred]
+        topics = self._host.topics.values()
+        infos = [self._info(topic) for topic in topics if not topic.why_barred]
         found = sorted(
             (info for info in infos if request.namespace in ("", info.namespace)),
             key=lambda info: info.full_name,
@@ -214,8 +215,8 @@ class RelayRequests:
         return self._allowed(found)
 
     def _allowed(self, topic: RelayedTopic) -> RelayedTopic:
-        if topic.barred:
-            raise Unauthorized(f"the core lets nobody read this topic here: {topic.barred}")
+        if why := topic.why_barred:
+            raise Unauthorized(f"the core lets nobody read this topic here: {why}")
         return topic
 
     def _partition(self, address: Address) -> tuple[RelayedTopic, Held]:

@@ -26,10 +26,12 @@ from rigs.relay_nodes import (
     rows,
     spoken,
     until_known,
+    why_refused,
 )
 from weir.client.arguments import parse_url
 from weir.client.client import connect
-from weir.errors import BadRequest, Overloaded, Unavailable, WrongSystem
+from weir.client.connection.network_client import NetworkClient
+from weir.errors import BadRequest, NotAuthenticated, Overloaded, Unavailable, WrongSystem
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
 from weir.relay.lower import Me
@@ -79,6 +81,36 @@ def test_a_relay_below_a_relay_has_what_the_core_has(
             assert await rows(url, **ALL) == await rows(core.url, **ALL)
 
     play(work)
+
+
+def test_a_relay_that_pulls_from_a_tandem_serves_again_once_the_core_lets_it_in(
+    core: Node, tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = NetworkClient.request
+
+    async def refuse(network: NetworkClient, asked: Any, *rest: Any, **more: Any) -> Any:
+        if isinstance(asked, m.ListTopics):
+            raise NotAuthenticated("nobody is let in for a moment")
+        return await request(network, asked, *rest, **more)
+
+    async def work() -> None:
+        await fill(core)
+        async with (
+            relay(core, tmp_path / "tandem", node=1) as upper,
+            below(core, upper, tmp_path / "access", node=2) as url,
+            connect(url) as client,
+        ):
+            await until_known(upper, 30)
+            await fill_until(core, 30, is_linked(told))
+            with monkeypatch.context() as closed:
+                closed.setattr(NetworkClient, "request", refuse)
+                while (why := await why_refused(client)) is None:
+                    await asyncio.sleep(0.02)
+                assert "nobody is let in" in why
+            while await why_refused(client) is not None:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(work(), 10))
 
 
 def test_a_large_value_comes_by_the_tandem(core: Node, tmp_path: Path, told: list[Event]) -> None:
