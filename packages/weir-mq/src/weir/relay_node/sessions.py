@@ -139,8 +139,9 @@ class ReaderSession:
         if said is not None and now - said < RECHECK_SECONDS:
             return
         try:
-            # Any node answers this, and at once; it needs the rights of a fetch.
-            reply = await self._ask(m.AskBarriers(topic, stamp=1))
+            # Any node answers this, and at once; it needs the rights of a fetch. What waits counts
+            # as a use in an open set, too: its closing ends the session of whoever may not read.
+            reply = await self._ask(m.AskBarriers(topic, stamp=1, wait_ms=1))
         except (Overloaded, Unavailable):
             if said is None or now - said > CUTOFF_SECONDS:
                 self._allowed.pop(topic, None)

@@ -181,6 +181,32 @@ def test_a_user_that_may_read_no_more_gets_nothing_more(
     play(work)
 
 
+def test_what_waits_in_an_open_set_ends_when_it_is_closed(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with as_user(core.url, "root", "rr") as root:
+            await root.access.set_mode("open")
+            async with relay(core, tmp_path, credentials=RELAY) as url:
+                async with as_user(url, "bob", "bb") as bob:
+                    await here(bob)
+                    addresses = (await bob.describe("t")).addresses
+                network = NetworkClient(
+                    parse_url(url), name="test", retry=weir.Backoff(), request_timeout=2.0,
+                    random=Random(1), credentials=Credentials("bob", "bb"),
+                )  # fmt: skip
+                await network.start()
+                asked = m.Fetch(addresses[0], 12, 1 << 20, 60_000)
+                waiting = asyncio.ensure_future(
+                    network.request(asked, m.Fetched, wait=60.0, again=False)
+                )
+                await network.request(m.DescribeTopic("t"), m.TopicInfo)  # behind the fetch
+                await root.access.set_mode("closed")
+                with pytest.raises((Unauthorized, *GONE)):
+                    await asyncio.wait_for(waiting, 10)
+                await network.close()
+
+    play(work)
+
+
 def test_without_the_core_sessions_go_on_for_a_while_and_nobody_is_let_in(
     core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +312,7 @@ def test_what_the_core_refuses_counts_at_once_and_its_absence_later(
     ]
 
     async def ask(_: object, request: m.Request) -> m.Reply:
-        assert request == m.AskBarriers(1, 1)
+        assert request == m.AskBarriers(1, 1, 1)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
