@@ -59,9 +59,14 @@ class RelayGate:
         return await self._requests.answer(request, room)
 
     async def _check(self, request: m.Request, session: ReaderSession) -> None:
+        founded = self._host.founded
         for topic, unknown in self._topics_of(request):
             try:
-                await session.check(topic)
+                if isinstance(request, m.AskRelay):
+                    me = founded.brokerset, founded.node
+                    await session.check_relay(request.address.group, me)
+                else:
+                    await session.check(topic)
             except UnknownTopic:
                 raise unknown from None  # as of a topic that is not here
 

@@ -18,16 +18,19 @@ from weir.errors import (
     BadRequest,
     Disconnected,
     NotAuthenticated,
+    NotLeader,
     Overloaded,
     Refused,
     RemoteProtocolError,
     Unavailable,
     WeirError,
 )
+from weir.model.ids import Address, partition_of, topic_of
 from weir.model.limits import CUTOFF_SECONDS_DEFAULT
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
+from weir.relay.messages import AskFilter, encode_message
 from weir.tls.dialling import TlsDialler, files_of
 from weir.tls.peers import check_broker
 
@@ -75,11 +78,13 @@ class ReaderSession:
         self._core = core
         self._channel = channel
         self._upstream: Connection | None = None
+        #: Held while the core is dialled: the steps of a login go by one connection.
+        self._dialling = asyncio.Lock()
         self._steps = 0
         #: The user, once it has logged in.
         self.user = ""
-        #: By topic, when the core last said that it may be read, by the clock of the loop.
-        self._allowed: dict[int, float] = {}
+        #: By topic and what was asked, when the core last allowed that, by the clock of the loop.
+        self._allowed: dict[tuple[int, type[m.Request]], float] = {}
 
     # -- logins ------------------------------------------------------------------------------
 
@@ -93,8 +98,9 @@ class ReaderSession:
             self._steps += 1
             if self._steps > _STEPS_MAX:
                 raise NotAuthenticated("a login has two steps: connect again")
-        if self._upstream is None:
-            self._upstream = await self._dial()
+        async with self._dialling:
+            if self._upstream is None:
+                self._upstream = await self._dial()
         reply = await self._ask(step)
         if not isinstance(reply, LoginStep):
             raise RemoteProtocolError("the core answered a login with something else")
@@ -131,28 +137,46 @@ class ReaderSession:
         """Return if the client may read a topic. Raises what the core refuses it with, and
         `Unavailable` where that cannot be known.
         """
+        # Any node answers this, and at once; it needs the rights of a fetch. What waits counts as a
+        # use in an open set, too: its closing ends the session of whoever may not read.
+        await self._check(topic, m.AskBarriers(topic, stamp=1, wait_ms=1))
+
+    async def check_relay(self, group: int, me: tuple[int, int]) -> None:
+        """Return if the client may pull a partition as a relay does. `me` is the set and node of
+        this relay. Raises what `check` does.
+        """
+        # This changes nothing in the core and needs the right of a pull, `read`: a fetch is also
+        # allowed to those who may consume.
+        topic = topic_of(group)
+        question = AskFilter(self._system, *me, topic, partition_of(group), 0, ())
+        payload = b"".join(encode_message(question))
+        await self._check(topic, m.AskRelay(Address(0, 0, group), payload))
+
+    async def _check(self, topic: int, question: m.AskBarriers | m.AskRelay) -> None:
+        """Ask the core a question that it answers to clients that have a right, unless that is
+        known.
+        """
         self.check_greeted()
         if not self._config.is_private:
             return
+        right = topic, type(question)
         now = asyncio.get_running_loop().time()
-        said = self._allowed.get(topic)
+        said = self._allowed.get(right)
         if said is not None and now - said < RECHECK_SECONDS:
             return
         try:
-            # Any node answers this, and at once; it needs the rights of a fetch. What waits counts
-            # as a use in an open set, too: its closing ends the session of whoever may not read.
-            reply = await self._ask(m.AskBarriers(topic, stamp=1, wait_ms=1))
-        except (Overloaded, Unavailable):
+            reply = await self._ask(question)
+        except (NotLeader, Overloaded, Unavailable):
             if said is None or now - said > CUTOFF_SECONDS:
-                self._allowed.pop(topic, None)
+                self._allowed.pop(right, None)
                 raise
             return
         except WeirError:
-            self._allowed.pop(topic, None)
+            self._allowed.pop(right, None)
             raise
-        if not isinstance(reply, m.Barriers):
-            raise RemoteProtocolError("the core answered a question for barriers otherwise")
-        self._allowed[topic] = now
+        if not isinstance(reply, m.Barriers | m.RelayTold):
+            raise RemoteProtocolError("the core answered a question for a right otherwise")
+        self._allowed[right] = now
 
     async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
         """Return full names of topics that the core tells this client of, behind `after`, and up
@@ -201,8 +225,9 @@ class ReaderSession:
                 f"the core at {self._config.core} does not answer: try again shortly"
             ) from None
         except Refused as error:
-            if isinstance(request, Login):
-                self.close()  # the core does so too
+            # As the core does. A newer token that is refused changes nothing there.
+            if isinstance(request, Login) and not self.user and isinstance(error, NotAuthenticated):
+                self.close()
             raise error
 
     async def _dial(self) -> Connection:

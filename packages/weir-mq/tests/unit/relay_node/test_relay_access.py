@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -14,7 +15,7 @@ import pytest
 
 import weir
 from rigs.certificates import TestCa
-from rigs.relay_nodes import fill, frame, make_small, play, relay, spoken
+from rigs.relay_nodes import fill, frame, make_small, play, relay, spoken, started_relay
 from rigs.tokens import IDP, IDP_KEY, token_of
 from weir.access.tokens import write_jwks
 from weir.client.access import AccessRule
@@ -32,7 +33,9 @@ from weir.errors import (
     UnknownTopic,
     WeirError,
 )
+from weir.model.ids import LIMIT_MAX, partition_of, topic_of
 from weir.protocol.client import messages as m
+from weir.relay.messages import Answer, Pull, decode_message, encode_message
 from weir.relay_node import sessions
 from weir.relay_node.folder import BadRelayFolder
 from weir.relay_node.host import RelayConfig
@@ -81,6 +84,20 @@ def core() -> Iterator[Node]:
 
 def as_user(url: str, user: str, password: str, **more: Any) -> Any:
     return connect(url.replace("//", f"//{user}@"), password=password, **more)
+
+
+@asynccontextmanager
+async def network_of(url: str, user: str, password: str) -> AsyncIterator[NetworkClient]:
+    """Connect as a client does that sends its requests itself."""
+    network = NetworkClient(
+        parse_url(url), name="test", retry=weir.Backoff(), request_timeout=2.0,
+        random=Random(1), credentials=Credentials(user, password),
+    )  # fmt: skip
+    await network.start()
+    try:
+        yield network
+    finally:
+        await network.close()
 
 
 async def values(client: Client, topic: str = "t", **options: Any) -> list[bytes]:
@@ -189,20 +206,15 @@ def test_what_waits_in_an_open_set_ends_when_it_is_closed(core: Node, tmp_path: 
                 async with as_user(url, "bob", "bb") as bob:
                     await here(bob)
                     addresses = (await bob.describe("t")).addresses
-                network = NetworkClient(
-                    parse_url(url), name="test", retry=weir.Backoff(), request_timeout=2.0,
-                    random=Random(1), credentials=Credentials("bob", "bb"),
-                )  # fmt: skip
-                await network.start()
-                asked = m.Fetch(addresses[0], 12, 1 << 20, 60_000)
-                waiting = asyncio.ensure_future(
-                    network.request(asked, m.Fetched, wait=60.0, again=False)
-                )
-                await network.request(m.DescribeTopic("t"), m.TopicInfo)  # behind the fetch
-                await root.access.set_mode("closed")
-                with pytest.raises((Unauthorized, *GONE)):
-                    await asyncio.wait_for(waiting, 10)
-                await network.close()
+                async with network_of(url, "bob", "bb") as network:
+                    asked = m.Fetch(addresses[0], 12, 1 << 20, 60_000)
+                    waiting = asyncio.ensure_future(
+                        network.request(asked, m.Fetched, wait=60.0, again=False)
+                    )
+                    await network.request(m.DescribeTopic("t"), m.TopicInfo)  # behind the fetch
+                    await root.access.set_mode("closed")
+                    with pytest.raises((Unauthorized, *GONE)):
+                        await asyncio.wait_for(waiting, 10)
 
     play(work)
 
@@ -218,24 +230,19 @@ def test_without_the_core_sessions_go_on_for_a_while_and_nobody_is_let_in(
             async with as_user(url, "ann", "aa") as ann:
                 await here(ann)
                 addresses = (await ann.describe("t")).addresses
-            network = NetworkClient(
-                parse_url(url), name="test", retry=weir.Backoff(), request_timeout=2.0,
-                random=Random(1), credentials=Credentials("ann", "aa"),
-            )  # fmt: skip
-            await network.start()
-            fetches = [m.Fetch(one, 0, 1 << 20, equal_stamps=True) for one in addresses]
-            for is_away in (False, True):
-                read = [await network.request(one, m.Fetched) for one in fetches]
-                assert sum(one.next_offset for one in read) == 12
-                if not is_away:
-                    await asyncio.to_thread(core.crash)
-            with pytest.raises((Unavailable, Disconnected)):
-                async with as_user(url, "ann", "aa", request_timeout=0.5):
-                    pass
-            monkeypatch.setattr(sessions, "CUTOFF_SECONDS", 0.0)
-            with pytest.raises((Unavailable, Disconnected)):
-                await network.request(fetches[0], m.Fetched)
-            await network.close()
+            async with network_of(url, "ann", "aa") as network:
+                fetches = [m.Fetch(one, 0, 1 << 20, equal_stamps=True) for one in addresses]
+                for is_away in (False, True):
+                    read = [await network.request(one, m.Fetched) for one in fetches]
+                    assert sum(one.next_offset for one in read) == 12
+                    if not is_away:
+                        await asyncio.to_thread(core.crash)
+                with pytest.raises((Unavailable, Disconnected)):
+                    async with as_user(url, "ann", "aa", request_timeout=0.5):
+                        pass
+                monkeypatch.setattr(sessions, "CUTOFF_SECONDS", 0.0)
+                with pytest.raises((Unavailable, Disconnected)):
+                    await network.request(fetches[0], m.Fetched)
 
     play(work)
 
@@ -332,3 +339,96 @@ def test_what_the_core_refuses_counts_at_once_and_its_absence_later(
     monkeypatch.setattr(sessions, "RECHECK_SECONDS", 0.0)
     monkeypatch.setattr(sessions.ReaderSession, "_ask", ask)
     asyncio.run(work())
+
+
+class FakeCore:
+    """A connection to a core that refuses all, or does not answer."""
+
+    def __init__(self, refusal: WeirError | None) -> None:
+        self._refusal = refusal
+        self.is_open = True
+
+    async def request(self, request: m.Request, timeout: float) -> m.Reply:
+        if self._refusal is None:
+            await asyncio.Event().wait()
+        raise self._refusal or AssertionError
+
+    def abort(self) -> None:
+        self.is_open = False
+
+
+class NearWay:
+    is_encrypted, is_loopback = True, True
+
+
+def session_at(core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[object]]:
+    """Return a session whose connections to the core are this one, and what was dialled."""
+    dialled: list[object] = []
+
+    async def dial(_: object) -> FakeCore:
+        dialled.append(core)
+        await asyncio.sleep(0)
+        return core
+
+    monkeypatch.setattr(sessions.ReaderSession, "_dial", dial)
+    config = RelayConfig([("127.0.0.1", 1)], credentials=RELAY)
+    return sessions.ReaderSession(config, 1, None, NearWay()), dialled  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "user", "goes_on"),
+    [
+        (Unavailable("no news of the registry"), "default/ann", True),
+        (NotAuthenticated("no such token"), "default/ann", True),
+        (Unavailable("no news of the registry"), "", True),
+        (NotAuthenticated("no such token"), "", False),
+    ],
+)
+def test_a_refused_token_ends_the_session_of_nobody_who_is_logged_in(
+    monkeypatch: pytest.MonkeyPatch, refusal: WeirError, user: str, goes_on: bool
+) -> None:
+    core = FakeCore(refusal)
+    session, _ = session_at(core, monkeypatch)
+    session.user = user
+    with pytest.raises(type(refusal)):
+        asyncio.run(session.log_in(sessions.Login("BEARER", b"x")))
+    assert core.is_open == goes_on
+
+
+def test_two_first_steps_of_a_login_dial_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, dialled = session_at(FakeCore(None), monkeypatch)
+
+    async def work() -> None:
+        steps = [session.log_in(sessions.Login("SCRAM-SHA-256", b"")) for _ in range(2)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*steps), 0.05)
+
+    asyncio.run(work())
+    assert len(dialled) == 1
+
+
+def test_a_relay_below_pulls_as_who_may_read_and_not_as_who_may_consume(
+    core: Node, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with as_user(core.url, "root", "rr") as root:
+            rule = AccessRule(("consume", "describe"), "topic", "t")
+            await root.access.change_rules("none", [rule])
+        async with started_relay(core, tmp_path, credentials=RELAY) as started:
+            url = f"weir://{started.host}:{started.port}"
+            async with as_user(url, "ann", "aa") as ann:
+                await here(ann)
+                (address, *_) = (await ann.describe("t")).addresses
+            partition = topic_of(address.group), partition_of(address.group)
+            pull = Pull(
+                started.founded.system, 7, 1, *partition, 1, 0, 0, 0, None, 1 << 20, 0, LIMIT_MAX
+            )
+            asked = m.AskRelay(address, b"".join(encode_message(pull)))
+            async with network_of(url, "ann", "aa") as network:
+                told = await network.request(asked, m.RelayTold, wait=2.0, again=False)
+                assert isinstance(decode_message(b"".join(told.message))[0], Answer)
+            async with network_of(url, "bob", "bb") as network:
+                with pytest.raises(Unauthorized, match="may not read"):
+                    await network.request(asked, m.RelayTold, wait=2.0, again=False)
+
+    play(work)
