@@ -66,8 +66,7 @@ if TYPE_CHECKING:
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import Receipt
     from weir.client.producer.sender import ProducerOptions
-    from weir.client.reader.options import ReaderOptions
-    from weir.client.reader.positions import at, last
+    from weir.client.reader.options import ReaderOptions, at, last
     from weir.client.reader.reader import Reader
     from weir.client.sync import client as sync
     from weir.errors import Reject
@@ -94,9 +93,9 @@ else:
         "ReaderOptions": "weir.client.reader.options",
         "Receipt": "weir.client.producer.receipts",
         "Reject": "weir.errors",
-        "at": "weir.client.reader.positions",
+        "at": "weir.client.reader.options",
         "connect": "weir.client.client",
-        "last": "weir.client.reader.positions",
+        "last": "weir.client.reader.options",
     }
     _MODULES = {
         "errors": "weir.errors",

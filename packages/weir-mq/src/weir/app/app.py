@@ -34,7 +34,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.settlement import bury
 from weir.client.consumer.subscription import Topics
 from weir.client.core.retries import Backoff, policy_of, seconds
-from weir.client.reader.positions import Start
+from weir.client.reader.options import Start
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 

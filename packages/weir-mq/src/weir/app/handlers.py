@@ -21,7 +21,7 @@ from weir.client.connection.system import SYSTEM
 from weir.client.consumer.subscription import Subscription as Taken
 from weir.client.consumer.subscription import Topics
 from weir.client.core.retries import Policy, seconds
-from weir.client.reader.positions import Start
+from weir.client.reader.options import Start
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name

@@ -17,8 +17,7 @@ from weir.cli.output import Form, Output, line_of
 from weir.cli.record import Record
 from weir.client.arguments import ConsumerMode
 from weir.client.client import Client
-from weir.client.reader.options import ReadingOrder
-from weir.client.reader.positions import Start
+from weir.client.reader.options import ReadingOrder, Start
 from weir.client.reader.reader import Reader
 from weir.errors import BadRequest
 from weir.model.limits import GRANT_MS_DEFAULT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from weir.client.reader.positions import Start
+    from weir.client.reader.options import Start
     from weir.model.topic import TopicSettings
 
 Retention = Annotated[
@@ -108,7 +108,7 @@ def _number(option: str, text: str, parse: Callable[[str], float], endless: str)
 
 def place(begin: str, option: str = "--from") -> Start | int:
     """Return what an `option` as `--from` means; an offset as a number."""
-    from weir.client.reader.positions import at
+    from weir.client.reader.options import at
     from weir.errors import BadRequest
 
     if begin in ("earliest", "latest", "last"):

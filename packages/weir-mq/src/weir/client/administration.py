@@ -14,7 +14,7 @@ import msgspec
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import seconds
-from weir.client.reader.positions import Start, begin_of
+from weir.client.reader.options import Start, begin_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,

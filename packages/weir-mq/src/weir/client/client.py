@@ -53,8 +53,7 @@ from weir.client.producer.producer import (
     SharedProducers,
 )
 from weir.client.producer.receipts import BatchReceipt, Receipt
-from weir.client.reader.options import ReaderOptions, ReadingOrder
-from weir.client.reader.positions import Start, Until
+from weir.client.reader.options import ReaderOptions, ReadingOrder, Start, Until
 from weir.client.reader.reader import Reader
 from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion

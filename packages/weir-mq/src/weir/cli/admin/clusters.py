@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weir.app.dead_letters import Redriven
     from weir.client.administration import Cluster
     from weir.client.client import Client
-    from weir.client.reader.positions import Start
+    from weir.client.reader.options import Start
 
 app = typer.Typer(name="cluster", help="Show how far consumer clusters are, and control them.")
 
@@ -273,7 +273,7 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
 
 def _place(to: str, partition: int | None) -> Start:
     """Return what `--to` means."""
-    from weir.client.reader.positions import at
+    from weir.client.reader.options import at
 
     if to.isdigit():
         if partition is None:

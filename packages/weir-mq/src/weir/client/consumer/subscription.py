@@ -13,7 +13,8 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Stale
 from weir.client.core.retries import Backoff, policy_of
-from weir.client.reader.positions import Begin, Start, begin_of, exact
+from weir.client.reader.options import Begin, Start, begin_of
+from weir.client.reader.positions import exact
 from weir.errors import BadRequest, OffsetOutOfRange, UnknownOpcode
 from weir.model.ids import Address
 from weir.model.limits import (

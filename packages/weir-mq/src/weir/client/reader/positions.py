@@ -1,18 +1,7 @@
-"""From where to where a reader reads: what people write, and what the broker is asked for it once.
+"""Where a reader begins and ends, as the broker is asked once, and cuts through the one order.
 
-    "earliest"   the first message that is still there
-    "latest"     behind the last one
-    "last"       the last message of each partition; `last(n)`: the last n of each. With `key=` or
-                 `tag=` only messages that pass count, and with one key the last of that key
-    "-1h"        stamped within the last hour; any duration with a minus
-    datetime     stamped at that time or later; without a zone it is local time, as Python has it
-    at(...)      the same, from text or seconds
-    {0: 17}      by partition, an offset, as `Reader.positions` gives it
-
-A time is compared with a message's stamp, which is its leader's, to the millisecond. So what is
-"ago", and what lies ahead, is told by the broker's clock, not by this machine's. In total order a
-reader reads a piece of the one order of a topic's partitions, between two cuts through it.
-`Barriers` asks how far that order is complete (DESIGN §5 Aggregation).
+In total order a reader reads a piece of the one order of a topic's partitions, between two cuts
+through it. `Barriers` asks how far that order is complete (DESIGN §5 Aggregation).
 """
 
 from __future__ import annotations
@@ -20,25 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from operator import itemgetter
 
 import msgspec
-from msgspec.structs import replace
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Delivered, Pick, Picked, deliver
-from weir.client.core.retries import seconds
-from weir.errors import BadRequest, OffsetOutOfRange, Unavailable
+from weir.client.reader.options import Begin, End
+from weir.errors import OffsetOutOfRange, Unavailable
 from weir.model.ids import Address
-from weir.model.limits import MAX_AHEAD_MS, MIB
+from weir.model.limits import MIB
 from weir.order.barrier import Barrier
-from weir.order.clock import STAMP_MAX, milliseconds_of, stamp_at
+from weir.order.clock import STAMP_MAX
 from weir.protocol.client import messages as m
-from weir.protocol.client.messages import PositionsReply
-
-_WORDS = '"earliest", "latest", "last", "-1h", a datetime, weir.at(...), weir.last(n)'
 
 #: How long a broker may keep a question for barriers that are not there yet.
 WAIT_MS = 100
@@ -49,201 +33,6 @@ _TOGETHER = 16
 #: Offsets looked through at once, from a partition's end back; each step is twice the one before.
 _STEP = 256
 _STEP_MAX = 65_536
-
-
-class At(msgspec.Struct, frozen=True):
-    """The first message of each partition that is stamped `stamp` or later."""
-
-    stamp: int
-
-    def __post_init__(self) -> None:
-        """Raise `BadRequest` for what no stamp can be."""
-        if not 0 <= self.stamp <= STAMP_MAX:
-            raise BadRequest(f"{self.stamp} is no stamp: give a time from 1970 on")
-
-
-class Ago(msgspec.Struct, frozen=True):
-    """The first message that was stamped within so many milliseconds, by the broker's clock."""
-
-    milliseconds: int
-
-
-class Last(msgspec.Struct, frozen=True):
-    """The last `count` messages of each partition; fewer where there are fewer."""
-
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        """Raise `BadRequest` below 1."""
-        if self.count < 1:
-            raise BadRequest(
-                f"last({self.count}): give 1 or more; start='latest' begins behind all"
-            )
-
-
-Start = str | datetime | At | Ago | Last | Mapping[int, int]
-Until = str | datetime | At | Ago | Mapping[int, int]
-
-
-def at(time: datetime | str | float) -> At | Ago:
-    """Return "stamped at this time or later" for `start=` and `until=` of a reader.
-
-    `time`: a datetime, "2026-11-22T10:00" (ISO 8601), "-1h" (ago, as of when reading begins), or
-    seconds since 1970. Without a zone a time is local, as Python has it.
-    """
-    if isinstance(time, str):
-        moment = _moment(time)
-        if isinstance(moment, Ago):
-            return moment
-        time = moment
-    elif isinstance(time, datetime):
-        time = time.timestamp()
-    # By way of whole microseconds: a float of milliseconds may lie just below its own number.
-    return At(stamp_at(round(time * 1_000_000) // 1_000))
-
-
-def last(count: int) -> Last:
-    """Return "the last `count` messages of each partition" for `start=` of a reader."""
-    return Last(count)
-
-
-def _ago(text: str) -> Ago:
-    try:
-        return Ago(round(seconds(text[1:]) * 1_000))
-    except ValueError as error:
-        raise BadRequest(f'{text!r} is no time as in "-1h": {error}') from None
-
-
-def _moment(text: str) -> float | Ago:
-    try:
-        if text.startswith("-"):
-            return _ago(text)
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise BadRequest(
-            f'{text!r} is no time: write it as in "2026-11-22T10:00", "2026-11-22T10:00+01:00" '
-            'or "-1h"'
-        ) from None
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """A checked `start=`: asked with `stamp`, it says where a partition begins."""
-
-    word: str = "earliest"
-    stamp: int = 0
-    count: int = 0
-    offsets: Mapping[int, int] | None = None
-    ago: Ago | None = None
-
-    @property
-    def needs_clock(self) -> bool:
-        """Whether it means something only once it is `settled`."""
-        return self.ago is not None
-
-    def settled(self, now_ms: int) -> Begin:
-        """Return it as of the broker's clock, which says `now_ms`."""
-        if self.ago is None:
-            return self
-        return replace(self, stamp=_stamp_of(self.ago, now_ms), ago=None)
-
-    def offset(self, partition: int, reply: PositionsReply) -> int:
-        """Return where a partition begins, by what the broker said of it for `stamp`."""
-        if self.offsets is not None and partition in self.offsets:
-            return self.offsets[partition]
-        if self.word == "latest":
-            return reply.end
-        if self.word == "last":
-            return max(reply.start, reply.end - self.count)
-        return reply.at if self.stamp else reply.start
-
-
-class End(msgspec.Struct, frozen=True):
-    """A checked `until=`: offsets that are not read any more, or the stamp that is not."""
-
-    stamp: int = STAMP_MAX
-    offsets: Mapping[int, int] | None = None
-    ago: Ago | None = None
-
-    @property
-    def needs_clock(self) -> bool:
-        """Whether it means something only once it is `settled`."""
-        return self.stamp < STAMP_MAX or self.ago is not None
-
-    def settled(self, now_ms: int) -> End:
-        """Return it as of the broker's clock. Raises `BadRequest` for a time ahead of that.
-
-        As far as a leader stamps ahead of its clock if asked to, it may be: clocks differ.
-        """
-        if self.ago is not None:
-            return replace(self, stamp=_stamp_of(self.ago, now_ms), ago=None)
-        if self.stamp < STAMP_MAX and milliseconds_of(self.stamp) > now_ms + MAX_AHEAD_MS:
-            raise BadRequest(
-                "until= is a time ahead of the broker's clock: nobody can say yet what will be "
-                "stamped before it. Give a time that has passed, or offsets, or follow and stop "
-                "by yourself"
-            )
-        return self
-
-    def offset(self, partition: int, reply: PositionsReply, follow: bool) -> int:
-        """Return the offset that a partition ends at."""
-        wanted = (self.offsets or {}).get(partition)
-        if wanted is None:
-            return reply.end
-        return wanted if follow else min(wanted, reply.end)
-
-
-def begin_of(start: Start) -> Begin:
-    """Return what `start` means. Raises `BadRequest` naming what can be given."""
-    match start:
-        case "earliest":
-            return Begin()
-        case "latest":
-            return Begin("latest")
-        case "last":
-            return Begin("last", count=1)
-        case Last(count):
-            return Begin("last", count=count)
-        case At(stamp):
-            return Begin(stamp=stamp)
-        case Ago():
-            return Begin(ago=start)
-        case datetime():
-            return begin_of(at(start))
-        case str() if start.startswith("-"):
-            return begin_of(at(start))
-        case Mapping():
-            return Begin(offsets=_checked_offsets("start", start))
-    raise BadRequest(f"start={start!r}: give {_WORDS}, or {{partition: offset}}")
-
-
-def end_of(until: Until) -> End:
-    """Return what `until` means. Raises `BadRequest` naming what can be given."""
-    if isinstance(until, Mapping):
-        return End(offsets=_checked_offsets("until", until))
-    if isinstance(until, str | datetime):
-        until = at(until)
-    if isinstance(until, Ago):
-        return End(ago=until)
-    if not isinstance(until, At):
-        raise BadRequest(f"until={until!r}: give a time, or {{partition: offset}}")
-    return End(stamp=until.stamp)
-
-
-def _stamp_of(ago: Ago, now_ms: int) -> int:
-    return stamp_at(max(now_ms - ago.milliseconds, 0))
-
-
-def _checked_offsets(name: str, given: Mapping[int, int]) -> Mapping[int, int]:
-    for partition, offset in given.items():
-        if (
-            not (isinstance(partition, int) and isinstance(offset, int))
-            or min(partition, offset) < 0
-        ):
-            raise BadRequest(
-                f"{name}={dict(given)!r}: give {{partition: offset}} in whole numbers from 0 on "
-                "(JSON makes strings of the keys: turn them back with int)"
-            )
-    return dict(given)
 
 
 class Moment(msgspec.Struct, frozen=True):

@@ -36,8 +36,15 @@ from weir.client.reader.fetcher import (
     Replicas,
     loaded,
 )
-from weir.client.reader.options import BEST_EFFORT, SILENT_AFTER, ReaderOptions, ReadingOrder
-from weir.client.reader.positions import Barriers, Span, begin_of, end_of
+from weir.client.reader.options import (
+    BEST_EFFORT,
+    SILENT_AFTER,
+    ReaderOptions,
+    ReadingOrder,
+    begin_of,
+    end_of,
+)
+from weir.client.reader.positions import Barriers, Span
 from weir.errors import (
     Disconnected,
     Overloaded,

@@ -9,7 +9,7 @@ import pytest
 from weir.cli.main import main
 from weir.client.arguments import timing
 from weir.client.core.retries import seconds
-from weir.client.reader.positions import at
+from weir.client.reader.options import at
 from weir.errors import BadRequest
 
 

@@ -13,7 +13,7 @@ import weir
 from weir import testing
 from weir.client.connection.system import REAL
 from weir.client.producer.producer import BrokerClock
-from weir.client.reader.positions import At
+from weir.client.reader.options import At
 from weir.errors import BadRequest
 from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m

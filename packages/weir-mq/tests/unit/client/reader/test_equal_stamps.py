@@ -13,7 +13,7 @@ import pytest
 
 from weir.client.client import connect
 from weir.client.reader import reader as readers
-from weir.client.reader.positions import At
+from weir.client.reader.options import At
 from weir.errors import RemoteProtocolError
 from weir.model.message import Message
 from weir.protocol.client import messages as m

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.reader.positions import At, Begin, End, at, begin_of, end_of, last
+from weir.client.reader.options import At, Begin, End, at, begin_of, end_of, last
 from weir.errors import BadRequest
 from weir.order.clock import stamp_at
 from weir.protocol.client.messages import PositionsReply
