@@ -88,6 +88,57 @@ def test_news_of_any_node_are_told_at_once(spread: Any, produce: Any, node: int)
         after = [TopicPositions(info.id, list(enumerate(ends)))]
 
 
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_no_news_is_told_in_time_if_all_leaders_say_so(spread: Any, node: int) -> None:
+    trio, info, _ = spread
+    after = [TopicPositions(info.id, [(p, 1) for p in range(PARTITIONS)])]
+    began = trio.clock.monotonic
+    reply = trio.answer(trio[node], m.ResolveCut(["t"], after, wait_ms=500))
+    assert reply == m.ResolvedCut(0, [])
+    assert 500 <= trio.clock.monotonic - began <= 650
+
+
+@pytest.mark.parametrize("read_up_to", [0, 1])
+def test_what_is_confirmed_while_the_leader_is_away_is_no_lack_of_news(
+    trio: Any, produce: Any, read_up_to: int
+) -> None:
+    """Who waits for news on a node that knows of no leader is not told that there is nothing."""
+    info, grant = trio.topic("t"), trio.producer()
+    group = info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"x"), group)
+    trio.run(300)
+    old = trio.leader(group)
+    other = next(node for node in trio.live() if node is not old)
+    trio.isolate(other.id)
+    trio.run(3_000)  # it hears of no leader any more
+    if read_up_to:
+        trio.told(produce(info, grant, 1, b"y"), group)
+    after = [TopicPositions(info.id, [(0, read_up_to)])]
+    asked = other.ask(m.ResolveCut(["t"], after, wait_ms=200))
+    reply = trio.until(lambda: other.reply_to(asked))
+    assert isinstance(reply, m.Refusal) or reply.topics, reply
+    trio.heal()
+    ends = 1 + read_up_to
+
+    def told() -> bool:
+        reply = trio.answer(other, m.ResolveCut(["t"], after, wait_ms=200))
+        return isinstance(reply, m.ResolvedCut) and reply.topics[0].ends == [ends]
+
+    trio.until(told)
+
+
+def test_who_waits_is_told_of_a_partition_that_nobody_leads(trio: Any) -> None:
+    info = trio.topic("t", replicas=1)
+    gone = trio.leader(info.addresses[0].group)
+    trio.run(300)
+    node = next(one for one in trio.live() if one is not gone)
+    gone.kill()
+    trio.leader()
+    reply = trio.answer(node, m.ResolveCut(["t"], wait_ms=200))
+    assert isinstance(reply, m.Refusal), reply
+    assert (reply.code, "partition 0 of t" in reply.message) == (Unavailable.code, True)
+
+
 def test_who_leads_next_cuts_at_what_was_promised_before(spread: Any) -> None:
     trio, info, stamps = spread
     old = trio.leader(group_of(info.id, 0))

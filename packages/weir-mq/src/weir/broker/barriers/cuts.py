@@ -257,7 +257,8 @@ class CutAnswers:
             return
         one.location = 0
         if not one.until_ms:  # it waited for news
-            if ended.found:
+            if ended.found or ended.missing:
+                # Of what nobody told about, it is asked properly whether there is more.
                 self._begin(one)
             else:
                 self._outbox.reply(one.caller, ResolvedCut(0, []))

@@ -33,6 +33,8 @@ from weir.protocol.frame import ClientFrame
 _ASK_AGAIN_MS = 250
 #: How long another shard may look for what it leads before it tells what it found.
 _PART_MS = 200
+#: How long behind its deadline a wait for news awaits other shards, which tell at theirs.
+_LATE_MS = 200
 
 
 class Located(NamedTuple):
@@ -47,7 +49,9 @@ class Located(NamedTuple):
 
 
 class LocationFound(NamedTuple):
-    """All that was asked for is found, or the time is up; `error` is why something is not."""
+    """All that was asked for is found, or the time is up; `error` is why something is not. Of news,
+    one is enough; and who leads what is `missing` has not said that there is none.
+    """
 
     number: int
     found: dict[int, Located]
@@ -73,6 +77,8 @@ class _Location(msgspec.Struct, eq=False):
     #: Groups of which an entry is read from the disk just now.
     reading: set[int] = msgspec.field(default_factory=set)
     asked_ms: int = 0
+    #: How many other shards have not told yet whether there is news.
+    awaited: int = 0
     error: Refused | None = None
 
     @property
@@ -141,6 +147,7 @@ class OffsetLocator:
         location, reply = self.locations.get(frame.correlation), decode_reply(frame)
         if location is None or not isinstance(reply, LocatedOffsets):
             return
+        location.awaited -= 1
         self._take(location, (Located(*one) for one in reply.found))
         self._end_if_over(location)
 
@@ -163,7 +170,7 @@ class OffsetLocator:
         self._looked_ms = -PROMISE_EVERY_MS  # what was put off is looked at now
         for location in list(self.locations.values()):
             if now >= location.until_ms:
-                self._end(location)
+                self._end_late(location, now)
             elif now - location.asked_ms >= _ASK_AGAIN_MS and not location.news:
                 self._gather(location)
 
@@ -193,6 +200,7 @@ class OffsetLocator:
             request = LocateOffsets(asked, location.stamp, wait_ms, location.news)
             with suppress(Refused):  # it is asked again
                 self._forwarder.ask_own(place, request, location.number)
+                location.awaited += 1
 
     def _places(self, groups: Iterable[int]) -> dict[int, list[int]]:
         routes, places = self._forwarder.routes, dict[int, list[int]]()
@@ -211,10 +219,9 @@ class OffsetLocator:
             if partition is None or not _is_served(partition):
                 elsewhere.append(group)
             elif location.news:
-                state, after = partition.state, location.asked[group][0]
-                # Of what is read from its beginning on, that is news which is still there.
-                if (end := state.decided_offset) > (after or state.log_start):
-                    location.found[group] = Located(group, state.log_start, end, end, 0, 0)
+                one = _standing(partition)
+                if _is_news(one, location.asked[group][0]):
+                    location.found[group] = one
                     break  # one is enough
             else:
                 self._find(location, partition)
@@ -295,7 +302,8 @@ class OffsetLocator:
     def _take(location: _Location, found: Iterable[Located]) -> None:
         for one in found:
             if one.group in location.missing:
-                location.found[one.group] = one
+                if not location.news or _is_news(one, location.asked[one.group][0]):
+                    location.found[one.group] = one
                 location.missing.discard(one.group)
 
     # -- ending ------------------------------------------------------------------------------
@@ -303,6 +311,23 @@ class OffsetLocator:
     def _end_if_over(self, location: _Location) -> None:
         if location.is_over:
             self._end(location)
+
+    def _end_late(self, location: _Location, now: int) -> None:
+        """End what takes too long. Of news, tell what is led here and has none: a partition whose
+        leader says nothing may have some.
+        """
+        quiet: list[Located] = []
+        if location.news:
+            led = map(self._topics.find, sorted(location.missing))
+            quiet = [_standing(one) for one in led if one is not None and _is_served(one)]
+        if location.caller is not None:
+            location.found |= {one.group: one for one in quiet}
+        elif location.news:
+            self._take(location, quiet)
+            late = location.awaited and now < location.until_ms + _LATE_MS
+            if late and location.missing and not location.found:
+                return
+        self._end(location)
 
     def _end(self, location: _Location) -> None:
         if self.locations.pop(location.number, None) is None:
@@ -329,6 +354,18 @@ class _CommittedEnd(NamedTuple):
 
 def _is_served(partition: Partition) -> bool:
     return partition.leading is not None or partition.group.is_read_as_it_lies
+
+
+def _standing(partition: Partition) -> Located:
+    state = partition.state
+    return Located(
+        partition.group.id, state.log_start, state.decided_offset, state.decided_offset, 0, 0
+    )
+
+
+def _is_news(one: Located, after: int) -> bool:
+    """Whether there is more than was read; from the beginning on, more that is still there."""
+    return one.behind > (after or one.start)
 
 
 def _cut_within(payloads: Sequence[Buffer], stamp: int, behind: int) -> int:

@@ -246,10 +246,11 @@ class ResolveCut(ControlRequest, frozen=True, array_like=True):
     before it, even if that is more (0: no limit). With `partitions`, only those are counted and
     waited for.
 
-    If nothing is committed behind `after`, the answer waits for it for `wait_ms` at most. With
-    `latest`, all that was confirmed to anybody before lies before the cut. With `by_partition`,
-    the offsets are the committed ends of the partitions, and no limit holds. Any shard of any node
-    answers; it asks the others.
+    If nothing is committed behind `after`, the answer waits for it for `wait_ms` at most; one
+    without topics says that all who lead the partitions knew of nothing then. With `latest`, all
+    that was confirmed to anybody before lies before the cut. With `by_partition`, the offsets are
+    the committed ends of the partitions, and no limit holds. Any shard of any node answers; it asks
+    the others.
     """
 
     declaration = Declaration(
@@ -293,7 +294,8 @@ class LocateOffsets(ControlRequest, frozen=True, array_like=True):
     at or below `stamp`; with 0, behind all that is committed.
 
     The answer comes once all are found that this shard leads, or after `wait_ms` with those that
-    are. With `news`, it comes once one of them is behind what was read.
+    are. With `news`, it comes once one of them is behind what was read, or after `wait_ms` with
+    where those end that this shard leads.
     """
 
     declaration = Declaration(
