@@ -21,16 +21,20 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from weir_toc.endpoint import events as endpoint_events
-from weir_toc.endpoint.events import Service
-from weir_toc.errors import InvalidScattering, Refused, TocError, first_error
+from weir_toc.endpoint.events import EndpointConfig, Service
+from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError, first_error
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
+from weir_toc.packet import PACKET_COST
 
 #: A receiver by its name or its id, and what it is sent.
 Part = tuple[str | int, bytes]
 #: How long `join` waits for the controller and the aggregator, and the end for what was sent.
 JOIN_SECONDS, DRAIN_SECONDS = 30.0, 5.0
+#: What calls may have handed over that has not left, in bytes. One call alone may be larger: the
+#: endpoint says then why not.
+UNSENT_MAX = EndpointConfig().send_buffer
 
 _T = TypeVar("_T")
 
@@ -89,6 +93,8 @@ class ProcessThread:
         self._stop = asyncio.Event()
         #: Whether calls find nobody any more: the loop is about to close, or is closed.
         self._is_over = False
+        #: Bytes that calls have handed over and that have not left.
+        self._unsent = 0
         self._lock = threading.Lock()
         self.process = Process(addresses, name, rack, open_socket)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
@@ -168,14 +174,41 @@ class ProcessThread:
             return False
         return True
 
-    async def sent(self, service: Service, parts: Sequence[Part]) -> int:
-        """Send a scattering, in the thread."""
-        return await self.process.send(service, self._addressed(parts))
+    def send_many(
+        self, service: Service, scatterings: Sequence[Sequence[Part]]
+    ) -> Future[list[int]]:
+        """Hand over scatterings; return the future of their stamps.
 
-    async def sent_many(self, service: Service, scatterings: Sequence[Sequence[Part]]) -> list[int]:
-        """Send scatterings, in the thread."""
-        found = [self._addressed(parts) for parts in scatterings]
-        return await self.process.send_many(service, found)
+        Raises SendBufferFull at once if too much has not left, also if the thread has not come to
+        it yet: a program may call faster than that.
+        """
+        size = sum(len(payload) + PACKET_COST for parts in scatterings for _, payload in parts)
+        with self._lock:
+            if self._unsent and self._unsent + size > UNSENT_MAX:
+                raise SendBufferFull(
+                    f"{self._unsent} bytes wait to be sent: wait until some have left"
+                )
+            self._unsent += size
+
+        try:
+            return self.call(self._sent(service, scatterings, size))
+        except TocError:
+            self._left(size)
+            raise
+
+    async def _sent(
+        self, service: Service, scatterings: Sequence[Sequence[Part]], size: int
+    ) -> list[int]:
+        """Send scatterings, in the thread. Room is made before the caller learns the stamps."""
+        try:
+            found = [self._addressed(one) for one in scatterings]
+            return await self.process.send_many(service, found)
+        finally:
+            self._left(size)
+
+    def _left(self, size: int) -> None:
+        with self._lock:
+            self._unsent -= size
 
     def _addressed(self, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
         """Return parts with the ids of their receivers."""
@@ -310,13 +343,13 @@ class Member:
 
         Raises InvalidScattering, SendBufferFull, Fenced, or NotSent.
         """
-        thread = self._running
-        return await asyncio.wrap_future(thread.call(thread.sent(Service.BEST_EFFORT, parts)))
+        (stamp,) = await self._sent(Service.BEST_EFFORT, (parts,))
+        return stamp
 
     async def send_reliable(self, parts: Sequence[Part]) -> int:
         """Send a scattering that all of its receivers deliver, or none; as `send`."""
-        thread = self._running
-        return await asyncio.wrap_future(thread.call(thread.sent(Service.RELIABLE, parts)))
+        (stamp,) = await self._sent(Service.RELIABLE, (parts,))
+        return stamp
 
     async def send_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
         """Send scatterings by best effort in this order; return their stamps once all have left.
@@ -324,17 +357,14 @@ class Member:
         Many at once cost far less than calls of `send`. Raises as `send` before any is sent, but
         the stamp of one that never leaves, as its receiver has failed, is 0.
         """
-        thread = self._running
-        return await asyncio.wrap_future(
-            thread.call(thread.sent_many(Service.BEST_EFFORT, scatterings))
-        )
+        return await self._sent(Service.BEST_EFFORT, scatterings)
 
     async def send_reliable_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
         """Send scatterings by the reliable service in this order; as `send_many`."""
-        thread = self._running
-        return await asyncio.wrap_future(
-            thread.call(thread.sent_many(Service.RELIABLE, scatterings))
-        )
+        return await self._sent(Service.RELIABLE, scatterings)
+
+    async def _sent(self, service: Service, scatterings: Sequence[Sequence[Part]]) -> list[int]:
+        return await asyncio.wrap_future(self._running.send_many(service, scatterings))
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""

@@ -115,11 +115,13 @@ class Member:
 
         Raises InvalidScattering, SendBufferFull, Fenced, or NotSent.
         """
-        return self._running.call(self._running.sent(Service.BEST_EFFORT, parts)).result()
+        (stamp,) = self._running.send_many(Service.BEST_EFFORT, (parts,)).result()
+        return stamp
 
     def send_reliable(self, parts: Sequence[Part]) -> int:
         """Send a scattering that all of its receivers deliver, or none; as `send`."""
-        return self._running.call(self._running.sent(Service.RELIABLE, parts)).result()
+        (stamp,) = self._running.send_many(Service.RELIABLE, (parts,)).result()
+        return stamp
 
     def send_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
         """Send scatterings by best effort in this order; return their stamps once all have left.
@@ -127,13 +129,11 @@ class Member:
         Many at once cost far less than calls of `send`. Raises as `send` before any is sent, but
         the stamp of one that never leaves, as its receiver has failed, is 0.
         """
-        running = self._running
-        return running.call(running.sent_many(Service.BEST_EFFORT, scatterings)).result()
+        return self._running.send_many(Service.BEST_EFFORT, scatterings).result()
 
     def send_reliable_many(self, scatterings: Sequence[Sequence[Part]]) -> list[int]:
         """Send scatterings by the reliable service in this order; as `send_many`."""
-        running = self._running
-        return running.call(running.sent_many(Service.RELIABLE, scatterings)).result()
+        return self._running.send_many(Service.RELIABLE, scatterings).result()
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""

@@ -210,21 +210,13 @@ class Process:
             await self._named.wait()
         self._check()
 
-    async def send(self, service: Service, parts: Sequence[tuple[int, bytes]]) -> int:
-        """Send a scattering; return its stamp once it has left.
-
-        Raises InvalidScattering, SendBufferFull, Fenced, or NotSent if it will never leave.
-        """
-        (stamp,) = await self.send_many(service, (parts,))
-        return stamp
-
     async def send_many(
         self, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
     ) -> list[int]:
         """Send scatterings in this order; return their stamps once all have left.
 
-        Raises as `send` does: InvalidScattering, SendBufferFull and Fenced before any is sent,
-        NotSent if only one was to be sent. Of several, the stamp of one that never leaves is 0.
+        Raises InvalidScattering, SendBufferFull and Fenced before any is sent, and NotSent if only
+        one was to be sent and never leaves. Of several, the stamp of such a one is 0.
         """
         self._check()
         stream = self._streams[service]

@@ -113,7 +113,7 @@ def test_what_leaves_after_the_end_is_nobody_s() -> None:
     async def body() -> None:
         early = EarlyProcess()
         early.admitted()
-        sending = asyncio.ensure_future(early.process.send(Service.RELIABLE, [(2, b"x")]))
+        sending = asyncio.ensure_future(early.process.send_many(Service.RELIABLE, [[(2, b"x")]]))
         await asyncio.sleep(0)
         early.process.end(Fenced("excluded"))
         early.granted(2)
