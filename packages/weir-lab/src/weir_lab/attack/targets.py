@@ -27,10 +27,9 @@ from weir.access.tokens import write_jwks
 from weir.access.wrapping import write_key_line
 from weir.client.access import AccessRule
 from weir.client.arguments import parse_url
-from weir.client.connection.credentials import split_user
+from weir.client.connection.credentials import find_credentials, split_user
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
-from weir.client.connection.token_credentials import find_credentials
 from weir.client.core.retries import Backoff
 from weir.client.sync.client import Client, connect
 from weir.errors import WeirError

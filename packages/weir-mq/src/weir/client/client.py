@@ -31,15 +31,15 @@ from weir.client.arguments import (
     parse_url,
     whole_number,
 )
-from weir.client.connection.credentials import split_user
-from weir.client.connection.metadata import Places
-from weir.client.connection.network_client import NetworkClient
-from weir.client.connection.system import SYSTEM
-from weir.client.connection.token_credentials import (
+from weir.client.connection.credentials import (
     AnyCredentials,
     TokenSource,
     find_credentials,
+    split_user,
 )
+from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Stale
 from weir.client.consumer.subscription import ConsumerOptions, Subscription

@@ -15,9 +15,9 @@ from random import Random
 
 import msgspec
 
+from weir.client.connection.credentials import AnyCredentials
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.connection.token_credentials import AnyCredentials
 from weir.errors import (
     AccessRevoked,
     DiskFailed,

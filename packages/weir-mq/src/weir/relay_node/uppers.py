@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from random import Random
 
+from weir.client.connection.credentials import AnyCredentials
 from weir.client.connection.network_client import NetworkClient
-from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.errors import RemoteProtocolError, WeirError
 from weir.model.ids import Address

@@ -17,9 +17,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from weir.client.connection.credentials import StaleTicket
+from weir.client.connection.credentials import AnyCredentials, StaleTicket
 from weir.client.connection.system import SYSTEM, is_private
-from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.codec import Buffer
 from weir.errors import (

@@ -22,11 +22,12 @@ from weir.client.arguments import PORT, parse_url
 from weir.client.connection.credentials import (
     PASSWORD,
     PASSWORD_FILE,
+    AnyCredentials,
     Credentials,
+    TokenCredentials,
     find_password,
     split_user,
 )
-from weir.client.connection.token_credentials import AnyCredentials, TokenCredentials
 from weir.errors import BadOption
 
 Place = tuple[str, int]

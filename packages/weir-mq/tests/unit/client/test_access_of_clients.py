@@ -25,12 +25,12 @@ from weir.client.connection.connection import Connection
 from weir.client.connection.credentials import (
     Credentials,
     StaleTicket,
+    TokenCredentials,
     find_password,
     read_password_file,
     split_user,
 )
 from weir.client.connection.system import SYSTEM, is_private
-from weir.client.connection.token_credentials import TokenCredentials
 from weir.errors import (
     AccessRevoked,
     BadRequest,

@@ -17,9 +17,9 @@ from weir.access import tokens
 from weir.access.tokens import write_jwks
 from weir.broker.access import session_ends
 from weir.client.access import AccessRule
-from weir.client.connection import token_credentials
+from weir.client.connection import credentials
 from weir.client.connection.connection import Connection
-from weir.client.connection.token_credentials import TokenCredentials, find_credentials
+from weir.client.connection.credentials import TokenCredentials, find_credentials
 from weir.errors import AccessRevoked, BadRequest, Disconnected, NotAuthenticated, UnknownTopic
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_written_again_keeps_a_client_in(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver's file is renewed; its executor holds the first token alone, and goes on, too."""
-    monkeypatch.setattr(token_credentials, "_PAUSE_MIN", 0.05)
+    monkeypatch.setattr(credentials, "_PAUSE_MIN", 0.05)
     for room in (session_ends, tokens):
         monkeypatch.setattr(room, "LEEWAY_SECONDS", 0)
     file = tmp_path / "token"
@@ -187,7 +187,7 @@ def test_a_file_that_is_written_again_keeps_a_client_in(
 
 
 def test_a_function_that_fails_is_asked_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_credentials, "_PAUSE_MIN", 0.02)
+    monkeypatch.setattr(credentials, "_PAUSE_MIN", 0.02)
     for room in (session_ends, tokens):
         monkeypatch.setattr(room, "LEEWAY_SECONDS", 0)
     asked: list[float] = []

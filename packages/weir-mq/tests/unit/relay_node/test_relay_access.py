@@ -21,9 +21,8 @@ from weir.access.tokens import write_jwks
 from weir.client.access import AccessRule
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
-from weir.client.connection.credentials import Credentials
+from weir.client.connection.credentials import Credentials, TokenCredentials
 from weir.client.connection.network_client import NetworkClient
-from weir.client.connection.token_credentials import TokenCredentials
 from weir.errors import (
     AccessRevoked,
     Disconnected,

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from rigs.tokens import renewals_of
 from weir import sync, testing
 from weir.client.access import AccessRule
-from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE
+from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE, TokenCredentials
 from weir.client.connection.system import SYSTEM
-from weir.client.connection.token_credentials import TokenCredentials
 from weir.errors import BadOption, NotAuthenticated, RemoteProtocolError, UnknownTopic
 from weir.protocol.client.access import LoginStep
 from weir.spark import login, tokens

@@ -172,8 +172,7 @@ def _relay_config(
     metrics: tuple[str, int] | None, tls: ServerFiles | None,
 ) -> RelayConfig:  # fmt: skip
     from weir.client.arguments import parse_url
-    from weir.client.connection.credentials import split_user
-    from weir.client.connection.token_credentials import find_credentials
+    from weir.client.connection.credentials import find_credentials, split_user
     from weir.model.ids import NODE_MAX
     from weir.model.limits import SET_ID_MAX, TAG_BYTES_MAX
     from weir.model.topic import split_name

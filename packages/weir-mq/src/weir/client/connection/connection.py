@@ -13,8 +13,12 @@ from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
-from weir.client.connection.credentials import StaleTicket
-from weir.client.connection.token_credentials import AnyCredentials, Renewal, TokenCredentials
+from weir.client.connection.credentials import (
+    AnyCredentials,
+    Renewal,
+    StaleTicket,
+    TokenCredentials,
+)
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
 from weir.model.ids import Address, is_loopback

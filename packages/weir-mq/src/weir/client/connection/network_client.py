@@ -21,9 +21,9 @@ from weir.client.connection.connection import (
     Silence,
     Work,
 )
+from weir.client.connection.credentials import AnyCredentials
 from weir.client.connection.pool import ELECTED_WITHIN, ConnectionPool, HomeConnection
 from weir.client.connection.system import REAL, System
-from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.errors import (
     Disconnected,
