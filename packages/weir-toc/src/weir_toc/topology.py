@@ -45,8 +45,11 @@ def rack_switch(process: int) -> int:
 
 
 def name_of_switch(id: int) -> str:
-    """Return the name of a switch, as `switch_id` takes it."""
-    return f"{_TIERS[(id & ~_SWITCH) >> _SERIAL_BITS]}-{id & PROCESSES_PER_RACK_MAX}"
+    """Return the name of a switch, as `switch_id` takes it; any id can be shown."""
+    tier = (id & ~_SWITCH) >> _SERIAL_BITS
+    if tier >= len(_TIERS):
+        return f"switch {id:#x}"
+    return f"{_TIERS[tier]}-{id & PROCESSES_PER_RACK_MAX}"
 
 
 def switch_id(name: str) -> int:

@@ -79,6 +79,10 @@ class FailureState:
         """Whether `Decide` is due after a pause: something is reported that is not decided on."""
         return bool(self._silent.keys() - self._decided or self._unanswering)
 
+    def has(self, node: int) -> bool:
+        """Whether this is a switch of the network, or a process that goes on."""
+        return node in self.topology.switches or node in self.processes
+
     def apply(self, entry: Entry) -> list[Command]:
         """Take one entry; return what to command because of it."""
         if isinstance(entry, ProcessJoined):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any
@@ -439,9 +440,12 @@ class Controller:
         failures = self.state.failures
         if self._pacing is None or failures is None or not session.node:
             return
-        if session.node in failures.failed:
-            return
         reading = reading_from(session.node, at, frame)
+        if not failures.has(session.node):
+            return
+        # Only nodes of this network are kept and shown, whatever a node says that it has heard.
+        links = {id: one for id, one in reading.links.items() if failures.has(id)}
+        reading = replace(reading, links=links)
         for one in self._pacing.lag(failures.topology).read(reading):
             if not self._told.alarms.full():
                 self._told.alarms.put_nowait(lagging_to(one, self._names_by_id()))

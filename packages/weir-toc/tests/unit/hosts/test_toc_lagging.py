@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,86 @@ import pytest
 
 from rigs.late_clock import late_clock
 from rigs.loopback import INTERVAL, loopback
-from rigs.programs import PATIENCE_SECONDS
+from rigs.programs import PATIENCE_SECONDS, free_ports
 from weir_toc import sync
 from weir_toc.cli import main
+from weir_toc.controller.lag import READ_INTERVALS
+from weir_toc.controller.records import Founded
+from weir_toc.hosts.controller import Controller
+from weir_toc.hosts.frames import Frame, ask_once, framed_json
+from weir_toc.topology import process_id, switch_id
+
+#: The interval where no process is to be taken for dead, in nanoseconds.
+FAST = 5_000_000
 
 
 def leader(url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["status", url, "--json"]) == 0
     return dict(json.loads(capsys.readouterr().out)["members"][0])
+
+
+class Switch:
+    """A controller of one member in this loop, and what the spine of five racks tells it."""
+
+    def __init__(self, folder: Path) -> None:
+        (port,) = free_ports(1)
+        self.address = ("127.0.0.1", port)
+        self.member = Controller(1, {1: self.address}, folder, Founded(5, 1, 0, FAST))
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def status(self) -> Frame:
+        return await ask_once(self.address, {"op": "status"})
+
+    async def hello(self, node: int) -> None:
+        """Connect as a node once the member leads."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not self.member.leads or self.member.state.network is None:
+                await asyncio.sleep(0.01)
+        _, self.writer = await asyncio.open_connection(*self.address)
+        frame = {"op": "hello", "kind": "node", "node": node, "incarnation": 5}
+        self.writer.write(framed_json(frame))
+
+    def read(self, ages: Mapping[int, int]) -> None:
+        """Tell the member how old the barriers of some inputs are."""
+        assert self.writer is not None
+        links = [[neighbour, age, 0, 0] for neighbour, age in ages.items()]
+        frame = {"op": "links", "clock": 1, "late": 0, "links": links}
+        self.writer.write(framed_json(frame))
+
+
+def played(folder: Path, play: Callable[[Switch], Coroutine[Any, Any, None]]) -> None:
+    """Let a member run while `play` does."""
+
+    async def body() -> None:
+        switch = Switch(folder)
+        running = asyncio.create_task(switch.member.run())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await play(switch)
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+            if switch.writer is not None:
+                switch.writer.close()
+
+    asyncio.run(body())
+
+
+def test_inputs_that_the_network_does_not_have_are_neither_compared_nor_shown(
+    tmp_path: Path,
+) -> None:
+    ages = dict.fromkeys((switch_id(f"rack-{rack}") for rack in range(4)), 0)
+    strange = (switch_id("core-0") + (9 << 16), switch_id("spine-7"), process_id(0, 1))
+    ages |= dict.fromkeys((switch_id("rack-4"), *strange), 10**12)
+
+    async def play(switch: Switch) -> None:
+        await switch.hello(switch_id("spine-0"))
+        while not (found := await switch.status())["lagging"]:
+            switch.read(ages)
+            await asyncio.sleep(READ_INTERVALS * FAST / 1e9)
+        assert [one["link"] for one in found["lagging"]] == [["rack-4", "spine-0"]]
+
+    played(tmp_path, play)
 
 
 def test_a_process_whose_clock_is_behind_is_named_in_the_status(

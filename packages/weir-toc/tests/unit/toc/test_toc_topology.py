@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir_toc.errors import InvalidTopology
-from weir_toc.topology import Link, Topology, process_id, rack_of
+from weir_toc.topology import Link, Topology, name_of_switch, process_id, rack_of, switch_id
 
 
 def test_a_process_id_names_its_rack() -> None:
@@ -67,6 +67,12 @@ def test_what_cannot_go_down_here_goes_round() -> None:
 def test_networks_that_join_nothing_are_refused(racks: int, spines: int, cores: int) -> None:
     with pytest.raises(InvalidTopology):
         Topology.tree(racks, spines, cores)
+
+
+def test_any_id_of_a_switch_can_be_shown() -> None:
+    for name in ("rack-0", "spine-3", "core-65535"):
+        assert name_of_switch(switch_id(name)) == name
+    assert name_of_switch(switch_id("core-0") + (1 << 16)) == "switch 0x80030000"
 
 
 def test_a_rack_that_is_not_there_is_refused() -> None:
