@@ -23,6 +23,9 @@ from weir_toc.topology import Topology
 READ_INTERVALS, LAG_INTERVALS, LASTING_INTERVALS = 10, 5, 20
 #: A reading counts for so many intervals. A node without one has stopped.
 FRESH_INTERVALS = 25
+#: A link is said to lag for so many nanoseconds after the last reading of its node, and as long as
+#: a reading counts: a leader on a busy machine may be as late to take the next one.
+UNREAD_NS_MIN = 1_000_000_000
 #: A clock that is wrong by so many intervals, and timers that are as late, are a cause.
 CAUSE_INTERVALS = 3
 #: A link that has lost so large a part of its packets between two readings is a cause.
@@ -116,13 +119,13 @@ class LagAlarm:
         """Take what a node has read; return what is reported because of it."""
         known = self._nodes.get(reading.node)
         if known is None:  # those that have failed are forgotten as others come
-            oldest = reading.at - FRESH_INTERVALS * self.interval
+            oldest = self._oldest(reading.at)
             self._nodes = {id: one for id, one in self._nodes.items() if one.last.at >= oldest}
         self._nodes[reading.node] = _Node(reading, known.last if known is not None else None)
+        found = self.expire(reading.at)
         switch = self.topology.switches.get(reading.node)
         if switch is None:
-            return []
-        found: list[Lagging] = []
+            return found
         upper = set(switch.upper)
         above = [one for one in reading.links.values() if one.neighbour in upper]
         below = [one for one in reading.links.values() if one.neighbour not in upper]
@@ -132,6 +135,20 @@ class LagAlarm:
             if link.neighbour not in reading.links:
                 found += self._over(link)  # it was removed
         return found
+
+    def expire(self, now: int) -> list[Lagging]:
+        """Return the links that lag no more because their nodes have failed, or read no links."""
+        oldest = self._oldest(now)
+        return [
+            over
+            for link in [*self._seen]
+            if (node := self._nodes.get(link.node)) is None or node.last.at < oldest
+            for over in self._over(link)
+        ]
+
+    def _oldest(self, now: int) -> int:
+        """When a node must have been read at the earliest to be known."""
+        return now - max(FRESH_INTERVALS * self.interval, UNREAD_NS_MIN)
 
     # -- one half ------------------------------------------------------------------------------
 

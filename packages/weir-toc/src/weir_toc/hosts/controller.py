@@ -28,6 +28,7 @@ from weir_toc.controller.codec import (
     report_from,
 )
 from weir_toc.controller.entries import Command, Fail, InputSilent
+from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded, Record, Registered, Reported, SwitchStarted
 from weir_toc.controller.state import ControllerState
@@ -229,6 +230,9 @@ class Controller:
                 self._pacing = None  # this member was stopped: answers may lie unread
             self.node.tick(elapsed)
             self._serve()
+            if self._pacing is not None and self.state.failures is not None:
+                lag = self._pacing.lag(self.state.failures.topology)
+                self._alarm(lag.expire(self._clock.now()))
 
     async def _write(self) -> None:
         while True:
@@ -446,7 +450,11 @@ class Controller:
         # Only nodes of this network are kept and shown, whatever a node says that it has heard.
         links = {id: one for id, one in reading.links.items() if failures.has(id)}
         reading = replace(reading, links=links)
-        for one in self._pacing.lag(failures.topology).read(reading):
+        self._alarm(self._pacing.lag(failures.topology).read(reading))
+
+    def _alarm(self, found: Sequence[Lagging]) -> None:
+        """Report links that begin or cease to lag."""
+        for one in found:
             if not self._told.alarms.full():
                 self._told.alarms.put_nowait(lagging_to(one, self._names_by_id()))
 

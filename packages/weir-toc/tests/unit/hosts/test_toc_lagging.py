@@ -96,6 +96,21 @@ def test_inputs_that_the_network_does_not_have_are_neither_compared_nor_shown(
     played(tmp_path, play)
 
 
+def test_a_link_lags_no_more_once_its_node_reads_nothing(tmp_path: Path) -> None:
+    ages = {switch_id("rack-0"): 0, switch_id("rack-1"): 10**12}
+
+    async def play(switch: Switch) -> None:
+        await switch.hello(switch_id("spine-0"))
+        while not (await switch.status())["lagging"]:
+            switch.read(ages)
+            await asyncio.sleep(READ_INTERVALS * FAST / 1e9)
+        assert not (await switch.member.next_alarm())["over"]
+        assert (await switch.member.next_alarm())["over"]
+        assert (await switch.status())["lagging"] == []
+
+    played(tmp_path, play)
+
+
 def test_a_process_whose_clock_is_behind_is_named_in_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,9 @@ import pytest
 from rigs.one_rack import START, OneRack, T
 from weir_toc.controller.codec import lagging_to, reading_from
 from weir_toc.controller.lag import (
+    FRESH_INTERVALS,
     READ_INTERVALS,
+    UNREAD_NS_MIN,
     Cause,
     LagAlarm,
     Lagging,
@@ -105,6 +107,42 @@ def test_a_process_that_lags_is_named_with_the_cause_within_fifty_intervals(
     assert [one.link for one in network.told] == [Link(RACK_0, A), Link(SPINE, RACK_0)]
     assert {one.hop for one in network.told} == {Link(RACK_0, A)}
     assert {one.cause for one in network.told} == {cause}
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_link_lags_no_more_once_its_node_has_read_nothing_for_long(others: bool) -> None:
+    network = Network()
+    lag(network, (RACK_0, A))
+    network.read(4)
+    (begun,) = network.told
+    assert not begun.is_over
+    last = network.now
+    network.silent |= {RACK_0} if others else {*network.late}
+    while len(network.told) == 1:
+        network.read()
+        if not others:
+            network.told += network.alarm.expire(network.now)
+        assert network.now <= last + UNREAD_NS_MIN + READ
+    assert network.now > last + UNREAD_NS_MIN
+    assert network.told == [begun, begun._replace(is_over=True)]
+    assert network.alarm.lagging == {}
+    network.silent.clear()
+    network.read()
+    assert network.alarm.lagging == {}  # it must last again
+    network.read(4)
+    assert [*network.alarm.lagging] == [begun.link]
+
+
+def test_readings_count_as_long_as_that_of_a_slow_interval() -> None:
+    slow = LagAlarm(Topology.tree(2, 1), UNREAD_NS_MIN)
+    ages = {one: LinkReading(one, age) for one, age in {A: 0, B: 0, SPINE: 0, C: 10**11}.items()}
+    for at in (0, 10, 20):
+        slow.read(NodeReading(RACK_0, at * UNREAD_NS_MIN, 0, 0, ages))
+    assert slow.lagging
+    assert slow.expire((20 + FRESH_INTERVALS) * UNREAD_NS_MIN) == []
+    # A node that is new makes none of the others unknown.
+    slow.read(NodeReading(A, (20 + FRESH_INTERVALS) * UNREAD_NS_MIN, 0, 0, {}))
+    assert len(slow.expire((20 + FRESH_INTERVALS) * UNREAD_NS_MIN + 1)) == 1
 
 
 def test_a_process_alone_in_its_rack_is_found_from_above() -> None:
