@@ -12,10 +12,15 @@ from typing import NamedTuple, Protocol
 
 from weir.codec import Buffer
 from weir.errors import Damaged
-from weir.model.limits import CHUNKS_PER_FETCH_MAX, RELAY_ROWS_MAX
+from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX, RELAY_ROWS_MAX
 from weir.relay.entries import ChunkStored, Relayed, decode_entry
 from weir.relay.messages import Chunk
 from weir.relay.rows import Batches, Row, RowsBuilder, Tags, within
+
+#: An answer has so many rows, and about so many bytes of batches at most: with its head it fits a
+#: frame. The same in the core and in relays.
+ANSWER_ROWS_MAX = 2_048
+ANSWER_BYTES_MAX = FETCH_BYTES_MAX // 2
 
 
 class Entries(Protocol):

@@ -12,19 +12,22 @@ import msgspec
 
 from weir.codec import Buffer
 from weir.errors import Damaged, Overloaded, Refused, Unavailable
-from weir.model.limits import FETCH_BYTES_MAX, RELAY_PULLS_WAITING_MAX, RETRY_AFTER_MS
+from weir.model.limits import RELAY_PULLS_WAITING_MAX, RETRY_AFTER_MS
 from weir.relay.holds import Child
 from weir.relay.messages import AskFilter, Pull
-from weir.relay.portion import Plan, Portion, chunks_of, portion_of
+from weir.relay.portion import (
+    ANSWER_BYTES_MAX,
+    ANSWER_ROWS_MAX,
+    Plan,
+    Portion,
+    chunks_of,
+    portion_of,
+)
 from weir.relay.ports import ReadPortion, SendToChild
 from weir.relay.rows import StoredBatches
 from weir.relay.state import RelayState
 from weir.relay_node.reads import EntriesRead
 
-#: An answer has so many rows, and about so many bytes of batches at most: with its head it fits a
-#: frame.
-ANSWER_ROWS_MAX = 2_048
-ANSWER_BYTES_MAX = FETCH_BYTES_MAX // 2
 _BATCHES = StoredBatches()
 
 

@@ -26,7 +26,7 @@ from weir.codec import Buffer
 from weir.errors import BadRequest, DamagedRange, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.ids import Address
-from weir.model.limits import FETCH_BYTES_MAX, HOLDS_STORED_EVERY_MS
+from weir.model.limits import HOLDS_STORED_EVERY_MS
 from weir.order.clock import Time
 from weir.protocol.client.relays import AskRelay, RelayTold
 from weir.relay.entries import HoldRow
@@ -40,7 +40,13 @@ from weir.relay.messages import (
     SayHold,
     encode_message,
 )
-from weir.relay.portion import Plan, Portion, missing_chunks
+from weir.relay.portion import (
+    ANSWER_BYTES_MAX,
+    ANSWER_ROWS_MAX,
+    Plan,
+    Portion,
+    missing_chunks,
+)
 from weir.relay.ports import (
     FilterAsked,
     HoldSaid,
@@ -59,10 +65,6 @@ from weir.relay.upper import Upper
 
 #: Relays say what they need each 10 s: by then a new leader has heard of those that live.
 HEARD_WITHIN_MS = 30_000
-#: An answer has so many rows, and about so many bytes of batches at most: with its head it fits a
-#: frame.
-ANSWER_ROWS_MAX = 2_048
-ANSWER_BYTES_MAX = FETCH_BYTES_MAX // 2
 #: So many damaged entries in a row are passed for one pull; the next pull passes the next ones.
 DAMAGED_ENTRIES_MAX = 64
 _BATCH, _MORE = int(RowKind.BATCH), int(RowKind.BATCH_MORE)
