@@ -144,9 +144,11 @@ class Upper:
             case FilterAsked(link, asked):
                 return [SendToChild(link, self._cover(asked))]
             case HoldSaid(said):
-                if self._source.is_open and said.lineage == self._source.lineage:
+                source = self._source
+                if source.is_open and said.lineage == source.lineage:
                     child = (said.brokerset, said.node)
-                    self.holds.say_again(child, said.durable_through, now_ms)
+                    # No child has more than there is: else what comes next would not be kept.
+                    self.holds.say_again(child, min(said.durable_through, source.end), now_ms)
                 return []
             case LinkClosed(link):
                 for child in [c for c, one in self._waiting.items() if one.link == link]:
@@ -190,7 +192,7 @@ class Upper:
         source, tags = self._source, unpack_tags(pull.tags)
         if source.is_open and pull.lineage == source.lineage:
             begins = pull.offset == UNKNOWN  # then it is told where, and nothing may go meanwhile
-            needed = source.start if begins else pull.durable_through
+            needed = source.start if begins else min(pull.durable_through, pull.offset, source.end)
             if not self.holds.say(child, needed, tags, now_ms):
                 return [SendToChild(link, self._overloaded(pull))]
         self._waiting[child] = _Waiting(link, pull, now_ms)

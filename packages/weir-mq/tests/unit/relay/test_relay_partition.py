@@ -350,6 +350,22 @@ def test_what_children_need_is_not_reclaimed() -> None:
     assert log.relay.state.start == 58
 
 
+@pytest.mark.parametrize("how", ["a pull", "a hold"])
+def test_no_child_says_that_it_has_more_than_there_is(how: str) -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 10)])
+    log.sync()
+    log.do(p.PullCame(5, child(60, through=LIMIT_MAX if how == "a pull" else 55)))
+    if how == "a hold":
+        log.do(p.HoldSaid(m.SayHold(7, 40, 1, 3, 2, 1, LIMIT_MAX)))
+    log.answer(upper, log.last, [Row(RowKind.SKIPPED, 10)])
+    log.sync()
+    log.do(p.RetentionSet(70))
+    log.do(p.Ticked())
+    assert log.relay.state.start == 60, "what came since is kept"
+
+
 def test_holds_survive_a_restart() -> None:
     log = Log()
     log.begin(50)
