@@ -37,7 +37,7 @@ from weir.protocol.client import topology as t
 from weir.relay import messages as r
 from weir.relay.lower import Me
 from weir.relay.ports import Event, RefusalCame, SendToUpper, UpperNode
-from weir.relay.rows import Tags
+from weir.relay.rows import Tags, pack_tags
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.partitions import Held, Outcome, RelayPartitions
@@ -251,6 +251,7 @@ class RelayHost:
         try:
             await self._look_for_topics(network)
             self._lock_out("")
+            await self._look_for_rights(network)
             await self._look_for_tiers(network)
         except _BARRED as error:
             self._lock_out(str(error))
@@ -263,9 +264,8 @@ class RelayHost:
             await network.close()
 
     def _lock_out(self, why: str) -> None:
-        """Serve nothing while the core does not let this relay in, which `why` says; "": it does.
-        What each pull is refused with counts apart from it: with a relay above, none may go to the
-        core for long.
+        """Serve nothing while the core does not let this relay in, for the reason `why`; "": it
+        does.
         """
         for topic in self.topics.values():
             topic.locked_out = why
@@ -283,6 +283,28 @@ class RelayHost:
             changed = self._take_topic(info) or changed
         if changed or self._kept.is_stale:
             await self._keep_topics()
+
+    async def _look_for_rights(self, network: NetworkClient) -> None:
+        """Ask whether topics may be read again that a pull was refused of: the next pulls may all
+        go to a relay above.
+        """
+        for topic in [topic for topic in self.topics.values() if topic.barred]:
+            group = topic.info.addresses[0].group
+            me = self.founded.system, self.founded.brokerset, self.founded.node
+            tags = pack_tags(self._tags_of(group))
+            question = r.AskFilter(*me, topic_of(group), partition_of(group), 0, tags)
+            try:
+                await self._ask_core(network, topic, question)
+            except WeirError as error:
+                log.debug("whether %s may be read is not known: %s", topic.info.full_name, error)
+            else:
+                topic.barred = ""
+
+    def _tags_of(self, group: int) -> Tags:
+        """Return which messages of a partition are pulled."""
+        held = self.partitions.held.get(group)
+        now = None if held is None else held.state.filter_at(held.state.end)
+        return self.config.tags if now is None else now.tags
 
     async def _look_for_tiers(self, network: NetworkClient) -> None:
         """Ask for the topology: who pulls from here, and from whom to pull."""
@@ -371,18 +393,8 @@ class RelayHost:
         if network is None:
             await asyncio.sleep(RETRY_MS / 1_000)
             return self._refused(message, r.Overloaded(group, number, RETRY_MS))
-        payload, places = b"".join(r.encode_message(message)), topic.places_by(network)
         try:
-            if partition_of(group) >= len(places):
-                await places.find_again()
-            if partition_of(group) >= len(places):  # who was asked has not heard of it yet
-                return self._refused(message, r.Overloaded(group, number, RETRY_MS))
-            told = await places.ask(
-                partition_of(group),
-                lambda address: m.AskRelay(address, payload),
-                m.RelayTold,
-                wait=PULL_WAIT,
-            )
+            told = await self._ask_core(network, topic, message)
             if isinstance(message, r.Pull):
                 topic.barred = ""
             return event_of(b"".join(told.message), CORE)
@@ -402,6 +414,20 @@ class RelayHost:
         except WeirError as error:
             log.debug("group %d: %s", group, error)
             return self._refused(message, r.Overloaded(group, number, RETRY_MS))
+
+    async def _ask_core(
+        self, network: NetworkClient, topic: RelayedTopic, message: Asked
+    ) -> m.RelayTold:  # fmt: skip
+        """Return what the leader of a partition in the core answers. Raises `WeirError`."""
+        partition, places = partition_of(message.group), topic.places_by(network)
+        payload = b"".join(r.encode_message(message))
+        if partition >= len(places):
+            await places.find_again()
+        if partition >= len(places):  # who was asked has not heard of it yet
+            raise Unavailable(f"{topic.info.full_name} has no partition {partition} yet")
+        return await places.ask(
+            partition, lambda address: m.AskRelay(address, payload), m.RelayTold, wait=PULL_WAIT
+        )
 
     def _refused(self, message: Asked, refusal: r.AnyRefusal) -> Event | None:
         return RefusalCame(CORE, refusal) if isinstance(message, r.Pull) else None

@@ -38,8 +38,10 @@ from weir.relay.lower import Me
 from weir.relay.messages import Answer, AskFilter, Pull, decode_message, encode_message
 from weir.relay.ports import AnswerCame, Event, SendToChild, UpperNode
 from weir.relay_node import children as serving
+from weir.relay_node import serve as starting
 from weir.relay_node.children import ChildLinks
 from weir.relay_node.disk import RelayDisk
+from weir.relay_node.host import RelayHost
 from weir.relay_node.listener import PENDING_MAX, Listener
 from weir.relay_node.partitions import RelayPartitions
 from weir.relay_node.store import RelayStore
@@ -108,6 +110,34 @@ def test_a_relay_that_pulls_from_a_tandem_serves_again_once_the_core_lets_it_in(
                     await asyncio.sleep(0.02)
                 assert "nobody is let in" in why
             while await why_refused(client) is not None:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_refused_pull_is_forgotten_once_the_core_allows_it_though_a_tandem_serves(
+    core: Node, tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = list[RelayHost]()
+
+    class Noted(RelayHost):
+        def start(self, network: NetworkClient | None) -> None:
+            hosts.append(self)
+            super().start(network)
+
+    monkeypatch.setattr(starting, "RelayHost", Noted)
+
+    async def work() -> None:
+        await fill(core)
+        async with (
+            relay(core, tmp_path / "tandem", node=1) as upper,
+            below(core, upper, tmp_path / "access", node=2),
+        ):
+            await until_known(upper, 30)
+            await fill_until(core, 30, is_linked(told))
+            (topic,) = hosts[-1].topics.values()
+            topic.barred = "a pull was refused a moment ago"
+            while topic.barred:
                 await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(work(), 10))
