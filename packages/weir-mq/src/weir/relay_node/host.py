@@ -160,7 +160,8 @@ class RelayHost:
         self.disk = disk
         me = Me(founded.system, founded.brokerset, founded.node, 0)
         uppers = UpperRelays(founded.system, CORE.node + 1, config.credentials)
-        self.tiers = Tiers(founded.brokerset, founded.node, uppers, config.uppers)
+        core, _ = config.hosts[0]
+        self.tiers = Tiers(founded.brokerset, founded.node, uppers, config.uppers, core)
         self.partitions = RelayPartitions(disk.store, me, CORE, steady_ms())
         #: By number.
         self.topics: dict[int, RelayedTopic] = {}

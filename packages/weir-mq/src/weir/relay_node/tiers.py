@@ -8,6 +8,7 @@ from weir.protocol.client.topology import TopologyState
 from weir.relay.holds import Child, HoldLimits, limits_in
 from weir.relay.ports import ChildrenSet
 from weir.relay_node.uppers import Hosts, UpperRelays
+from weir.tls.dialling import like
 from weir.topology.sets import Topology
 
 
@@ -15,12 +16,15 @@ class Tiers:
     """What the command line and the topology say of a node of a BrokerSet."""
 
     def __init__(
-        self, brokerset: int, node: int, uppers: UpperRelays, fixed: Sequence[Hosts]
+        self, brokerset: int, node: int, uppers: UpperRelays, fixed: Sequence[Hosts], core: str = ""
     ) -> None:
-        """Pull from the relays at `fixed` addresses; without any, from those of the topology."""
+        """Pull from the relays at `fixed` addresses; without any, from those of the topology, which
+        are reached as the host `core` is: by TLS with its files, or without.
+        """
         self._brokerset = brokerset
         self._node = node
         self._fixed = fixed
+        self._core = core
         #: None before the core told it.
         self._told: TopologyState | None = None
         self._limits: dict[Child, HoldLimits] | None = None
@@ -37,7 +41,7 @@ class Tiers:
         self._told = told
         self._limits = limits_in(told.topology) if told.version else None
         if not self._fixed:
-            self.uppers.use(uppers_in(told.topology, self._brokerset, self._node))
+            self.uppers.use(uppers_in(told.topology, self._brokerset, self._node, self._core))
         return True
 
     def children(self, topic: str) -> ChildrenSet | None:
@@ -50,9 +54,12 @@ class Tiers:
         return ChildrenSet(found, self._limits)
 
 
-def uppers_in(topology: Topology, brokerset: int, node: int) -> tuple[Hosts, ...]:
+def uppers_in(
+    topology: Topology, brokerset: int, node: int, core: str = ""
+) -> tuple[Hosts, ...]:  # fmt: skip
     """Return where the nodes of the sets above a set are reached that are relays, too, the
-    preferred ones first. Of a set with several nodes, each node below has another one first.
+    preferred ones first: as `core` is. Of a set with several nodes, each node below has another one
+    first.
     """
     row = topology.by_id(brokerset)
     found: list[Hosts] = []
@@ -61,7 +68,9 @@ def uppers_in(topology: Topology, brokerset: int, node: int) -> tuple[Hosts, ...
         if above is None or above.tier == "core" or not above.nodes:
             continue
         turn = node % len(above.nodes)
-        found += [((one.host, one.port),) for one in above.nodes[turn:] + above.nodes[:turn]]
+        found += [
+            ((like(one.host, core), one.port),) for one in above.nodes[turn:] + above.nodes[:turn]
+        ]
     return tuple(found)
 
 

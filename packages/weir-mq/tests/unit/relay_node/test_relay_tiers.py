@@ -29,6 +29,8 @@ from weir.relay_node.tiers import Tiers, children_in, uppers_in
 from weir.relay_node.uppers import UpperRelays
 from weir.testing.memory_node import Node
 from weir.testing.nodes import free_ports
+from weir.tls.dialling import SecureHost
+from weir.tls.files import ClientFiles
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
 
 
@@ -55,6 +57,13 @@ def test_uppers_are_the_nodes_of_sets_above_in_order_of_preference() -> None:
     assert uppers_in(TREE, 7, 7) == hosts(2, 1, 6800), "another one is the first"
     assert uppers_in(TREE, 9, 9) == hosts(6800)
     assert uppers_in(TREE, 3, 3) == ()
+
+
+def test_uppers_of_the_topology_are_reached_as_the_core_is() -> None:
+    files = ClientFiles(ca="ca.pem", certificate="8.pem", key="8.key")
+    found = uppers_in(TREE, 7, 8, SecureHost("core", files))
+    assert found == tuple(((SecureHost("127.0.0.1", files), port),) for port in (1, 2, 6800))
+    assert found != uppers_in(TREE, 7, 8, "core") == uppers_in(TREE, 7, 8)
 
 
 def test_children_are_the_nodes_of_sets_below_that_may_hold_the_topic() -> None:
