@@ -17,6 +17,7 @@ from weir.protocol.client.codec import ClientStream, decode_request, encode_repl
 from weir.protocol.frame import ClientFrame
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.requests import AnswerRoom, refusal_of
+from weir.tls.files import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,43 @@ _LARGE_MAX = 2
 _ENDED = (OSError, RemoteProtocolError)
 
 
+class RelayTls:
+    """Gives each handshake the newest certificate: an `Acceptor` of `CertificateFiles`."""
+
+    def __init__(self) -> None:
+        """Have no certificate yet."""
+        self.serving: ServerTls | None = None
+        #: Why newer files are not served.
+        self.problem = ""
+        self._listening: ssl.SSLContext | None = None
+
+    def serve(self, serving: ServerTls) -> None:
+        """Serve new handshakes with this from now on."""
+        self.serving = serving
+
+    def end_sessions(self) -> None:
+        """Hang up on nobody: the sessions here are by login, and their core ends them."""
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What to listen with, for good; None without a certificate."""
+        if self._listening is None and self.serving is not None:
+            self._listening = self.serving.context
+            # OpenSSL calls it in each handshake, before a certificate is chosen, also where the
+            # client names no host.
+            self._listening.sni_callback = self._choose
+        return self._listening
+
+    def _choose(self, one: ssl.SSLObject, name: str, listening: ssl.SSLContext) -> None:
+        if self.serving is not None:
+            one.context = self.serving.context
+
+
 class Listener:
     """Serves clients on one port."""
 
-    def __init__(self, gate: RelayGate, tls: ssl.SSLContext | None = None) -> None:
-        """Answer what `gate` lets through; by TLS alone, if that is given."""
+    def __init__(self, gate: RelayGate, tls: RelayTls | None = None) -> None:
+        """Answer what `gate` lets through; by TLS alone, if `tls` has a certificate."""
         self._gate = gate
         self._tls = tls
         self._room = asyncio.Semaphore(ANSWERS_BYTES // _ANSWER_BYTES)
@@ -57,9 +90,10 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError`."""
-        within = None if self._tls is None else HELLO_WITHIN_MS / 1_000
+        context = None if self._tls is None else self._tls.context
+        within = None if context is None else HELLO_WITHIN_MS / 1_000
         self._server = await asyncio.start_server(
-            self._accept, host, port, ssl=self._tls, ssl_handshake_timeout=within
+            self._accept, host, port, ssl=context, ssl_handshake_timeout=within
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

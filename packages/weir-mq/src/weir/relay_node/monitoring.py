@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from weir.model.ids import partition_of
 from weir.relay_node.host import RelayHost, steady_ms
+from weir.relay_node.listener import RelayTls
 from weir.relay_node.partitions import Held
 from weir.server.observability.endpoint import (
     CONTENT_TYPE,
@@ -53,9 +54,10 @@ def lag_of(held: Held, now_ms: int) -> Lag:
 class RelayMonitor:
     """Makes the figures and pages of a running relay."""
 
-    def __init__(self, host: RelayHost, connections: Callable[[], int]) -> None:
-        """Look at a host, and at how many `connections` clients have to it."""
+    def __init__(self, host: RelayHost, tls: RelayTls, connections: Callable[[], int]) -> None:
+        """Look at a host, at its certificate, and at how many `connections` clients have to it."""
         self._host = host
+        self._tls = tls
         self._connections = connections
 
     def pages(self) -> Pages:
@@ -105,6 +107,12 @@ class RelayMonitor:
                     one(host.disk.unsynced))  # fmt: skip
         yield gauge("disk_failing", "Whether the disk fails at this, 1 or 0.",
                     [({"kind": kind}, kind in failing) for kind in DISK_KINDS])  # fmt: skip
+        if (serving := self._tls.serving) is not None:
+            yield gauge("certificate_ends_seconds",
+                        "When the relay's certificate ends, in seconds since 1970.",
+                        one(serving.own.ends))  # fmt: skip
+            yield gauge("tls_files_unused", "Whether newer files of TLS could not be used.",
+                        one(bool(self._tls.problem)))  # fmt: skip
         yield gauge("lag_messages", "Messages that the upper node has and this relay has not.",
                     each(lambda _, lag: lag.messages))  # fmt: skip
         yield gauge("lag_bytes", "About how many bytes these are.", each(lambda _, lag: lag.bytes))

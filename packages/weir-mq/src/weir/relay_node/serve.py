@@ -19,12 +19,13 @@ from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayConfig, RelayHost, check_system, reach
-from weir.relay_node.listener import Listener
+from weir.relay_node.listener import Listener, RelayTls
 from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.requests import RelayRequests
 from weir.relay_node.store import RelayStore
+from weir.server.config import TlsConfig
 from weir.server.network.addresses import in_words
-from weir.tls.files import server_tls
+from weir.server.network.certificate_files import certified
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +131,16 @@ async def _serve(
     try:
         store = await asyncio.to_thread(RelayStore.open, disk, founded.system)
         relay = RelayHost(config, folder, founded, RelayDisk(disk, store))
-        tls = None if config.tls is None else server_tls(config.tls).context
+        tls = RelayTls()
         listener = Listener(RelayGate(relay, RelayRequests(relay)), tls)
         relay.start(network)
         try:
-            with in_words(*at, "--port"):
-                await listener.start(*at)
-            monitor = RelayMonitor(relay, lambda: listener.connections)
             async with AsyncExitStack() as stack:
+                files = TlsConfig(*(config.tls or ()))
+                await stack.enter_async_context(certified(tls, files, folder.path, shard=0))
+                with in_words(*at, "--port"):
+                    await listener.start(*at)
+                monitor = RelayMonitor(relay, tls, lambda: listener.connections)
                 pages = 0
                 if config.metrics is not None:
                     with in_words(*config.metrics, "--metrics"):

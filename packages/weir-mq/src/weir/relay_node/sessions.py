@@ -31,7 +31,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
 from weir.relay.messages import AskFilter, encode_message
-from weir.tls.dialling import TlsDialler, files_of
+from weir.tls.dialling import dialler_of, files_of
 from weir.tls.peers import check_broker
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class ReaderSession:
         for host, port in self._config.hosts:
             try:
                 if tls is not None:
-                    return await TlsDialler(tls).connect(_make, host, port, _TIMEOUT)
+                    return await dialler_of(tls).connect(_make, host, port, _TIMEOUT)
                 async with asyncio.timeout(_TIMEOUT):
                     loop = asyncio.get_running_loop()
                     _, found = await loop.create_connection(_make, str(host), port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import pytest
 
 import weir
 from rigs.certificates import TestCa
+from rigs.clients import pool_of
 from rigs.relay_nodes import fill, frame, make_small, play, relay, spoken, started_relay
 from rigs.tokens import IDP, IDP_KEY, token_of
 from weir.access.tokens import write_jwks
@@ -38,7 +40,10 @@ from weir.relay.messages import Answer, Pull, decode_message, encode_message
 from weir.relay_node import sessions
 from weir.relay_node.folder import BadRelayFolder
 from weir.relay_node.host import RelayConfig
+from weir.server.network import certificate_files
+from weir.server.network.certificate_files import states
 from weir.testing.memory_node import Node, node
+from weir.tls.authority import Issued, opened
 from weir.tls.files import ServerFiles
 
 RELAY = Credentials("relay", "relay's")
@@ -277,20 +282,45 @@ def test_nothing_is_answered_before_a_login(core: Node, tmp_path: Path) -> None:
     play(work)
 
 
-def test_a_relay_serves_tls_with_its_certificate(core: Node, tmp_path: Path) -> None:
+def test_a_relay_serves_tls_with_the_newest_certificate(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate_files, "_LOOK_SECONDS", 0.02)
+    ca = TestCa(tmp_path / "ca", system=1)
+    where, served = tmp_path / "relay", (tmp_path / "served.pem", tmp_path / "served.key")
+
+    def copy(issued: Issued) -> Issued:
+        for name, file in zip((issued.certificate, issued.key), served, strict=True):
+            shutil.copy(name, file)
+        return issued
+
+    async def until(serial: str = "", problem: str = "") -> None:
+        while (state := states(where)[0]).serial != serial or problem not in state.problem:
+            await asyncio.sleep(0.02)
+
     async def work() -> None:
-        ca = TestCa(tmp_path / "ca", system=1)
-        issued = ca.issue("node/9", "127.0.0.1", "localhost")
-        tls = ServerFiles(str(issued.certificate), str(issued.key), ca.bundle)
-        where = tmp_path / "relay"
+        issued = copy(ca.issue("node/9", "127.0.0.1", "localhost"))
+        tls = ServerFiles(*map(str, served), ca.bundle)
         async with relay(core, where, credentials=RELAY, node=9, tls=tls) as url:
             secure = url.replace("weir:", "weirs:") + f"?ca={ca.bundle}"
             async with as_user(secure, "ann", "aa") as ann:
                 await here(ann)
                 assert len(await values(ann)) == 12
-            with pytest.raises(WeirError):
-                async with as_user(url, "ann", "aa", request_timeout=0.5):
-                    pass
+                with pytest.raises(WeirError):
+                    async with as_user(url, "ann", "aa", request_timeout=0.5):
+                        pass
+                served[1].write_text("half a key")
+                await until(issued.serial, "cannot be read")
+                with opened(ca.folder) as authority:
+                    newer = copy(authority.renew("node-9"))
+                await until(newer.serial)
+                assert len(await values(ann)) == 12, "who is connected goes on"
+            for host in ("127.0.0.1", "localhost"):  # an address is not named in a handshake
+                async with as_user(secure.replace("127.0.0.1", host), "ann", "aa") as ann:
+                    home = pool_of(ann).home
+                    assert home is not None
+                    assert home.peer is not None
+                    assert home.peer.serial == newer.serial
 
     play(work)
 

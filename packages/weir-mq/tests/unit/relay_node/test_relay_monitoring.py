@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ import pytest
 
 from rigs.relay_nodes import fill, make_small, play, started_relay, until_known
 from weir.cli.doctor.bottleneck import Figures
+from weir.cli.doctor.finding import Finding
 from weir.cli.doctor.relay import examine_relay
 from weir.relay.entries import FilterSet, GapTold, Relayed, StartMoved
 from weir.relay.partition import RelayPartition
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
 from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms
+from weir.relay_node.listener import RelayTls
 from weir.relay_node.monitoring import Lag, RelayMonitor, lag_of
 from weir.relay_node.partitions import Held
 from weir.testing.memory_node import Node, node
@@ -123,28 +126,38 @@ class Broken:
         self.disk = SimpleNamespace(troubles=troubles, unsynced=7, is_full=True)
 
 
+def certified(days: float, problem: str = "") -> RelayTls:
+    tls, ends = RelayTls(), time.time() + (days + 0.5) * 86_400
+    tls.serve(cast(Any, SimpleNamespace(own=SimpleNamespace(ends=ends))))
+    tls.problem = problem
+    return tls
+
+
 def answer(host: Broken, path: str) -> tuple[int, str]:
     async def ask() -> tuple[int, str]:
-        monitor = RelayMonitor(cast(RelayHost, host), lambda: 4)
+        monitor = RelayMonitor(cast(RelayHost, host), RelayTls(), lambda: 4)
         async with monitor.pages().listening("127.0.0.1", 0) as port:
             return await asyncio.to_thread(page, f"127.0.0.1:{port}", path)
 
     return asyncio.run(ask())
 
 
-def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
-    host = Broken()
-
-    async def look() -> list[Any]:
-        monitor = RelayMonitor(cast(RelayHost, host), lambda: 4)
+def examined(tls: RelayTls) -> dict[str, Finding]:
+    async def look() -> list[Finding]:
+        monitor = RelayMonitor(cast(RelayHost, Broken()), tls, lambda: 4)
         async with monitor.pages().listening("127.0.0.1", 0) as port:
             return await asyncio.to_thread(examine_relay, f"127.0.0.1:{port}")
 
-    found = {one.check: one for one in asyncio.run(look())}
+    return {one.check: one for one in asyncio.run(look())}
+
+
+def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
+    found = examined(certified(-1))
     assert {one.check: one.state for one in found.values()} == {
         "relay-core": "fail", "relay-access": "fail", "relay-lag": "warn", "relay-disk": "fail",
-        "relay-gaps": "warn",
+        "relay-gaps": "warn", "relay-certificate": "warn",
     }  # fmt: skip
+    assert "has ended" in found["relay-certificate"].found
     assert "came 65 s ago" in found["relay-core"].found
     assert "1 topics" in found["relay-access"].found
     assert "100 messages behind" in found["relay-lag"].found
@@ -152,6 +165,21 @@ def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
     assert "nothing is pulled" in found["relay-disk"].found
     assert "3 messages of t/0" in found["relay-gaps"].found
     assert all(one.advice for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("days", "problem", "state", "words"),
+    [
+        (30, "", "ok", "ends in 30 days"),
+        (3, "", "warn", "ends in 3 days"),
+        (30, "half a file", "warn", "ends in 30 days; newer files are not used"),
+    ],
+)
+def test_the_certificate_of_a_relay_is_looked_at(
+    days: float, problem: str, state: str, words: str
+) -> None:
+    found = examined(certified(days, problem))["relay-certificate"]
+    assert (found.state, found.found) == (state, words)
 
 
 def test_a_relay_is_ready_once_all_has_begun() -> None:

@@ -182,10 +182,12 @@ def rotate_ca(
 
 @app.command()
 def reload(
-    data: Annotated[Path, typer.Option(help="The data folder of the node.")] = Path("./weir-data"),
+    data: Annotated[
+        Path, typer.Option(help="The data folder of the node, or the folder of a relay.")
+    ] = Path("./weir-data"),
     as_json: AsJson = False,
 ) -> None:
-    """Have the node of a data folder read its files now, and say what it serves.
+    """Have the node or relay of a folder read its files now, and say what it serves.
 
     It reads them by itself within a second of a change; this tells whether it took them.
     """
@@ -195,13 +197,15 @@ def reload(
     from weir.server.disk.node_folder import BadFolder, NodeFolder
     from weir.server.network.certificate_files import ASKED, states
 
-    if NodeFolder(data).endpoint() is None:
+    is_relay = (data / "relay.json").exists()
+    if not is_relay and NodeFolder(data).endpoint() is None:
         raise BadFolder(f"no node runs in {data}: it reads its files when it starts")
     shards = states(data)
     if not shards:
-        raise BadFolder(
-            f"the node in {data} has no certificate: set tls.certificate, tls.key and tls.trust"
-        )
+        given = "start it with --tls-certificate, --tls-key and --tls-trust" if is_relay else (
+            "set tls.certificate, tls.key and tls.trust"
+        )  # fmt: skip
+        raise BadFolder(f"what serves {data} has no certificate: {given}")
     asked = token_hex(8)
     (data / ASKED).write_text(asked, encoding="utf-8")
     until = time.monotonic() + _RELOAD_SECONDS

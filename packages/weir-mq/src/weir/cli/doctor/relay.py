@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 
 from weir.cli.doctor.bottleneck import Figures
@@ -10,6 +11,8 @@ from weir.cli.doctor.finding import Finding
 _PAGE_SECONDS = 5.0
 #: A relay hears from its upper node each second. Above this many seconds it lags, or is cut off.
 LAG_SECONDS = 10.0
+#: A certificate that ends sooner is to be renewed.
+WARN_DAYS = 14
 
 
 def examine_relay(place: str) -> list[Finding]:
@@ -25,7 +28,8 @@ def examine_relay(place: str) -> list[Finding]:
     if not figures.rows("weir_relay_core_up"):
         advice = "give the HOST:PORT that a relay was started with as --metrics"
         return [Finding("relay", "fail", f"{url} is not of a relay", advice)]
-    return [_core(figures), _access(figures), _lag(figures), _disk(figures), _gaps(figures)]
+    found = [_core(figures), _access(figures), _lag(figures), _disk(figures), _gaps(figures)]
+    return [*found, *_certificate(figures, time.time())]
 
 
 def _core(figures: Figures) -> Finding:
@@ -85,3 +89,19 @@ def _gaps(figures: Figures) -> Finding:
     )
     found = f"{lost:,} messages of {named}{more} were lost before they came here"
     return Finding("relay-gaps", "warn", found, advice)
+
+
+def _certificate(figures: Figures, now: float) -> list[Finding]:
+    """Return what is to be said of a certificate; nothing of a relay without one."""
+    rows = figures.rows("weir_relay_certificate_ends_seconds")
+    if not rows:
+        return []
+    days = int((rows[0][1] - now) // 86_400)
+    found = f"ends in {days} days" if days >= 0 else "has ended: nobody connects by TLS"
+    advice = ""
+    if figures.total("weir_relay_tls_files_unused"):
+        found += "; newer files are not used"
+        advice = "weir cert reload --data FOLDER says what is wrong with them"
+    elif days < WARN_DAYS:
+        advice = "weir cert renew makes a new one: copy it here, the relay takes it by itself"
+    return [Finding("relay-certificate", "warn" if advice else "ok", found, advice)]

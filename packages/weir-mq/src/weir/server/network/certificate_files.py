@@ -14,11 +14,11 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from weir.server.config import TlsConfig
-from weir.server.network.tls import TlsAcceptor
 from weir.tls.files import BadCertificate, ServerFiles, ServerTls, server_tls
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,27 @@ def states(folder: Path) -> dict[int, CertificateState]:
     return found
 
 
+class Acceptor(Protocol):
+    """What serves with the files: it accepts connections by TLS."""
+
+    #: Why newer files are not served.
+    problem: str
+
+    @property
+    def serving(self) -> ServerTls | None:
+        """What it serves with."""
+
+    def serve(self, serving: ServerTls) -> None:
+        """Serve new handshakes with this from now on."""
+
+    def end_sessions(self) -> None:
+        """Hang up on those whose certificate has ended, or is revoked."""
+
+
 class CertificateFiles:
     """Keeps an acceptor served with what the files hold."""
 
-    def __init__(self, acceptor: TlsAcceptor, config: TlsConfig, folder: Path, shard: int) -> None:
+    def __init__(self, acceptor: Acceptor, config: TlsConfig, folder: Path, shard: int) -> None:
         """Read the files that `config` names; tell of them in `folder`."""
         files = config.files()
         assert files is not None  # else there is nothing to keep
@@ -168,7 +185,7 @@ def _stamp(file: Path) -> tuple[int, ...]:
 
 @contextlib.asynccontextmanager
 async def certified(
-    acceptor: TlsAcceptor, config: TlsConfig, folder: Path, shard: int, shards: int = 1
+    acceptor: Acceptor, config: TlsConfig, folder: Path, shard: int, shards: int = 1
 ) -> AsyncIterator[None]:
     """Serve TLS in one of so many shards while it lasts, if the configuration has a certificate.
 

@@ -129,11 +129,23 @@ class Serving:
             time.sleep(0.01)
 
 
-def test_a_node_says_what_it_took(run: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_relay", [False, True])
+def test_a_node_says_what_it_took(run: Callable[..., Any], tmp_path: Path, is_relay: bool) -> None:
     Serving(tmp_path / "data")
+    if is_relay:
+        (tmp_path / "data" / "endpoint.json").rename(tmp_path / "data" / "relay.json")
     code, out, _ = run("reload", "--data", "data")
     assert code == 0
     assert "shard 0 serves weir://abc/0/node/1, serial ab, until" in out
+
+
+def test_a_relay_without_a_certificate_is_told_how_to_get_one(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "relay.json").write_text("{}")
+    code, _, why = run("reload", "--data", "data")
+    assert (code, "start it with --tls-certificate" in why) == (1, True)
 
 
 def test_a_node_says_what_it_did_not_take(run: Callable[..., Any], tmp_path: Path) -> None:
