@@ -10,7 +10,7 @@ from weir.access.credentials import ScramVerifier, make_verifier
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.rules import ADMIN, RoleRules, Rule
-from weir.broker.records.access import AccessFounded, AccessModeSet, RoleChanged, UserCreated
+from weir.broker.records.security import AccessFounded, AccessModeSet, RoleChanged, UserCreated
 from weir.broker.runtime.session import ANONYMOUS
 from weir.broker.shard import Shard
 

@@ -11,7 +11,7 @@ from weir.access.devices import Claim, Level, derive_secret, prove_device
 from weir.access.wrapping import KeyRing
 from weir.broker.metadata.security.enrolment import purpose_of
 from weir.broker.metadata.security.fleets import Fleet
-from weir.broker.records.fleets import FleetKey
+from weir.broker.records.security import FleetKey
 from weir.errors import ProofNeeded
 from weir.protocol import device as d
 from weir.protocol.client import messages as m

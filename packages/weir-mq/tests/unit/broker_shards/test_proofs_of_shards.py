@@ -16,8 +16,7 @@ from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.security.enrolment import purpose_of
 from weir.broker.metadata.security.fleets import Device, Fleet
-from weir.broker.records.access import RoleChanged
-from weir.broker.records.fleets import DeviceSet, FleetKey
+from weir.broker.records.security import DeviceSet, FleetKey, RoleChanged
 from weir.errors import NotAuthenticated, Overloaded, ProofNeeded, Unavailable
 from weir.model.batch_builder import encode
 from weir.protocol import device as d

@@ -16,7 +16,7 @@ from weir.broker.partition import topics
 from weir.broker.partition.topics import Topics
 from weir.broker.produce.appender import Appender, Pending
 from weir.broker.records.entries import BatchRecord
-from weir.broker.records.fleets import DeviceReplaced
+from weir.broker.records.security import DeviceReplaced
 from weir.broker.replica.group import Group
 from weir.broker.router import Requests
 from weir.broker.runtime.reads import PublishedReading

@@ -13,18 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from weir.broker.metadata.security.rules import cluster_name, topic_name
-from weir.broker.records import access as acc
-from weir.broker.records import fleets as f
 from weir.broker.records import quotas as q
 from weir.broker.records import registry as reg
-from weir.broker.records import secrets as s
+from weir.broker.records import security as sec
 from weir.broker.records.audit import (
     AuditEvent,
     AuditProducerOpened,
     AuditPublished,
     encode_event,
 )
-from weir.broker.records.topology import TopologyApplied
 from weir.model.limits import AUDIT_CHANGES_MAX
 from weir.model.topic import RESERVED_NAMESPACE, Topic
 from weir.order.clock import Time
@@ -36,8 +33,8 @@ _IDLE_MS = 24 * 3600 * 1000
 #: These repair what may keep the audit topic from being written, or take rights away: they do not
 #: wait for it.
 _REPAIRS = (
-    acc.UserRevoked,
-    acc.TokenKeysRemoved,
+    sec.UserRevoked,
+    sec.TokenKeysRemoved,
     reg.NodeChanged,
     reg.LevelRaised,
     reg.TopicAltered,
@@ -181,7 +178,7 @@ class AuditGate:
 
     def _is_audited(self, change: reg.RegistryChange) -> bool:
         """Return whether the audit topic gets a change: also the one by which it begins to."""
-        if isinstance(change, acc.AccessModeSet) and change.mode != "open":
+        if isinstance(change, sec.AccessModeSet) and change.mode != "open":
             return True
         if isinstance(change, reg.TopicCreated) and change.namespace == RESERVED_NAMESPACE:
             return True
@@ -220,12 +217,12 @@ def _paused(record: reg.TopicClusterPaused, topics: TopicsById) -> Deed:
     return Deed("pause" if record.paused else "resume", "cluster", name)
 
 
-def _role(record: acc.RoleChanged, topics: TopicsById) -> Deed:
+def _role(record: sec.RoleChanged, topics: TopicsById) -> Deed:
     return Deed("alter", "role", record.role, _signed(map(_rule, record.added),
                                                       map(_rule, record.removed)))  # fmt: skip
 
 
-def _rule(row: acc.RuleRow) -> str:
+def _rule(row: sec.RuleRow) -> str:
     verbs, kind, name, is_prefix = row
     return f"{','.join(verbs)}:{kind}:{name}{'*' if is_prefix else ''}"
 
@@ -245,23 +242,23 @@ def _quota(record: q.QuotaSet, topics: TopicsById) -> Deed:
     return Deed("set-quota", "quota", record.entity, said)
 
 
-def _device(record: f.DeviceSet, topics: TopicsById) -> Deed:
+def _device(record: sec.DeviceSet, topics: TopicsById) -> Deed:
     verb = "revoke" if record.is_revoked else "replace"
     return Deed(verb, "device", str(record.hub), f"generation={record.generation}")
 
 
-def _keys(record: acc.TokenKeysAdded, topics: TopicsById) -> Deed:
+def _keys(record: sec.TokenKeysAdded, topics: TopicsById) -> Deed:
     ids = [row.public.key_id for row in record.keys]
     detail = _signed(ids, ()) + (" replaces the others" if record.replace else "")
     return Deed("add-keys", "issuer", record.issuer, detail)
 
 
-def _topology(record: TopologyApplied, topics: TopicsById) -> Deed:
+def _topology(record: reg.TopologyApplied, topics: TopicsById) -> Deed:
     detail = f"version={record.version} sets={len(record.topology)}"
     return Deed("apply-topology", "system", "", detail)
 
 
-def _rewrapped(record: s.SecretsRewrapped, topics: TopicsById) -> Deed:
+def _rewrapped(record: sec.SecretsRewrapped, topics: TopicsById) -> Deed:
     return Deed("rewrap", "system", "", f"{len(record.rows)} secrets")
 
 
@@ -287,31 +284,31 @@ _DEEDS: Mapping[type[Any], _Describe] = {
                                        f"rule={r.rule} checked={r.checked}"),
     reg.NodeChanged: _node,
     reg.LevelRaised: lambda r, _: Deed("raise-level", "system", "", f"level={r.level}"),
-    acc.UserCreated: lambda r, _: Deed("create", "user", r.user, _signed(r.roles, ())),
-    acc.UserPasswordSet: lambda r, _: Deed("set-password", "user", r.user),
-    acc.UserRolesChanged: lambda r, _: Deed("set-roles", "user", r.user,
+    sec.UserCreated: lambda r, _: Deed("create", "user", r.user, _signed(r.roles, ())),
+    sec.UserPasswordSet: lambda r, _: Deed("set-password", "user", r.user),
+    sec.UserRolesChanged: lambda r, _: Deed("set-roles", "user", r.user,
                                             _signed(r.added, r.removed)),
-    acc.UserRevoked: lambda r, _: Deed("revoke", "user", r.user),
-    acc.RoleChanged: _role,
-    acc.RoleDeleted: lambda r, _: Deed("delete", "role", r.role),
-    acc.AccessModeSet: lambda r, _: Deed("set-mode", "system", "", r.mode),
-    acc.TokenKeysAdded: _keys,
-    acc.TokenKeysRemoved: lambda r, _: Deed("remove-keys", "issuer", r.issuer, r.key or "all"),
-    acc.TokenRenewed: lambda r, _: Deed("renew", "token", r.id, f"issuer={r.issuer}"),
-    f.FleetPut: lambda r, _: Deed("put", "fleet", r.name, f"hubs={r.first}-{r.last}"),
-    f.FleetRemoved: lambda r, _: Deed("delete", "fleet", r.name),
-    f.DeviceSet: _device,
-    f.DeviceReplaced: lambda r, _: Deed("replace", "device", str(r.hub),
+    sec.UserRevoked: lambda r, _: Deed("revoke", "user", r.user),
+    sec.RoleChanged: _role,
+    sec.RoleDeleted: lambda r, _: Deed("delete", "role", r.role),
+    sec.AccessModeSet: lambda r, _: Deed("set-mode", "system", "", r.mode),
+    sec.TokenKeysAdded: _keys,
+    sec.TokenKeysRemoved: lambda r, _: Deed("remove-keys", "issuer", r.issuer, r.key or "all"),
+    sec.TokenRenewed: lambda r, _: Deed("renew", "token", r.id, f"issuer={r.issuer}"),
+    sec.FleetPut: lambda r, _: Deed("put", "fleet", r.name, f"hubs={r.first}-{r.last}"),
+    sec.FleetRemoved: lambda r, _: Deed("delete", "fleet", r.name),
+    sec.DeviceSet: _device,
+    sec.DeviceReplaced: lambda r, _: Deed("replace", "device", str(r.hub),
                                         f"generation={r.generation}"),
-    s.SecretsRewrapped: _rewrapped,
-    TopologyApplied: _topology,
+    sec.SecretsRewrapped: _rewrapped,
+    reg.TopologyApplied: _topology,
     q.QuotaSet: _quota,
     q.QuotaRemoved: lambda r, _: Deed("remove-quota", "quota", r.entity),
     reg.NodeExpected: lambda r, _: Deed("expect-node", "node", str(r.node)),
 }  # fmt: skip
 #: Entries of the registry that nobody asks for by themselves, or of the data path: not published.
 UNAUDITED: Sequence[type[Any]] = (
-    acc.AccessFounded,
+    sec.AccessFounded,
     AuditProducerOpened,
     AuditPublished,
     reg.GroupsPlaced,
@@ -320,7 +317,7 @@ UNAUDITED: Sequence[type[Any]] = (
     reg.ProducerOpened,
     reg.SetJoined,
     reg.TopicGrown,
-    f.DeviceUsed,
+    sec.DeviceUsed,
 )
 
 

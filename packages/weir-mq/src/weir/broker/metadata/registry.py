@@ -24,10 +24,8 @@ from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.rules import topic_name
 from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.usage import Dealer
-from weir.broker.records.access import AccessRecord
 from weir.broker.records.audit import AuditProducerOpened, AuditPublished
 from weir.broker.records.entries import ControlRecord, Payload, of_control
-from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.registry import (
     Attributed,
@@ -49,9 +47,9 @@ from weir.broker.records.registry import (
     TopicDeleted,
     TopicEnds,
     TopicGrown,
+    TopologyApplied,
 )
-from weir.broker.records.secrets import SecretsRewrapped
-from weir.broker.records.topology import TopologyApplied
+from weir.broker.records.security import AccessRecord, FleetRecord, SecretsRewrapped
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller

@@ -13,7 +13,7 @@ import msgspec
 
 from weir.broker.metadata.placement import NodeInfo, Nodes
 from weir.broker.metadata.spread import UNDECLARED, Declared
-from weir.broker.records.topology import TopologyApplied
+from weir.broker.records.registry import TopologyApplied
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
-from weir.broker.records.access import AccessRecord
 from weir.broker.records.audit import AuditRecord
-from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.record import Number, Partition, Record
-from weir.broker.records.secrets import SecretsRewrapped
-from weir.broker.records.topology import TopologyApplied
-from weir.model.ids import PARTITIONS_MAX, VOTER_MAX
+from weir.broker.records.security import AccessRecord, FleetRecord, SecretsRewrapped
+from weir.model.ids import PARTITIONS_MAX, VOTER_MAX, Natural
 from weir.model.limits import JOIN_KEY_BYTES
 from weir.model.topic import KeyBy, SettingsChange, TopicSettings
+from weir.topology.sets import Topology
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
@@ -186,6 +185,15 @@ class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     """Registry: every node supports this format level, and may write it."""
 
     level: Number
+
+
+class TopologyApplied(msgspec.Struct, frozen=True, array_like=True, tag="topology"):
+    """Registry: the topology is this from now on, in version `version`; void unless the one before
+    has the version before.
+    """
+
+    version: Natural
+    topology: Topology
 
 
 NodeRecord = (

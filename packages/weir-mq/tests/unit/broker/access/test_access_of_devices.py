@@ -17,8 +17,7 @@ from weir.broker.api import events as ev
 from weir.broker.metadata.security.enrolment import purpose_of
 from weir.broker.metadata.security.fleets import Fleet
 from weir.broker.metadata.security.rules import Rule
-from weir.broker.records.access import RoleChanged
-from weir.broker.records.fleets import FleetKey
+from weir.broker.records.security import FleetKey, RoleChanged
 from weir.errors import NoHello, NotSubscribed, ProofNeeded, Unauthorized, UnknownTopic
 from weir.model.ids import place_of
 from weir.protocol import device as d

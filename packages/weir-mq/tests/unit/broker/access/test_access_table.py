@@ -16,7 +16,7 @@ from weir.access.signatures import PrivateKey
 from weir.broker.api import events as ev
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.rules import Rule
-from weir.broker.records.access import RoleChanged
+from weir.broker.records.security import RoleChanged
 from weir.errors import Unauthorized, UnknownTopic
 from weir.model.batch_builder import encode
 from weir.model.ids import place_of

@@ -17,7 +17,7 @@ from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.security.access import Access
-from weir.broker.records.access import AccessFounded, UserCreated, UserPasswordSet, UserRevoked
+from weir.broker.records.security import AccessFounded, UserCreated, UserPasswordSet, UserRevoked
 from weir.errors import BadRequest, NotAuthenticated, Overloaded, Unavailable
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep

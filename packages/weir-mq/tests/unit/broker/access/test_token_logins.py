@@ -26,7 +26,7 @@ from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security import issuers as limits
-from weir.broker.records.access import (
+from weir.broker.records.security import (
     RoleDeleted,
     UserCreated,
     UserPasswordSet,

@@ -20,8 +20,8 @@ from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata import audit as trail
 from weir.broker.metadata.audit import AuditTrail, Deed
 from weir.broker.records import registry as reg
-from weir.broker.records.access import AccessFounded, UserCreated
 from weir.broker.records.audit import AuditProducerOpened, AuditPublished
+from weir.broker.records.security import AccessFounded, UserCreated
 from weir.errors import NotAuthenticated, Overloaded, Unauthorized, Unavailable
 from weir.model import limits
 from weir.model.batch import Batch

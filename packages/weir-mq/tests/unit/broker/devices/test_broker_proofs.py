@@ -31,8 +31,7 @@ from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Hangup, SignFrames
 from weir.broker.metadata.security.fleets import Fleet
-from weir.broker.records.access import RoleChanged
-from weir.broker.records.fleets import DeviceSet
+from weir.broker.records.security import DeviceSet, RoleChanged
 from weir.errors import (
     BadRequest,
     ErasedBoot,

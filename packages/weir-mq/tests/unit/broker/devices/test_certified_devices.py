@@ -12,8 +12,7 @@ from rigs.fleets import HUB, door_of, heard
 from rigs.shards import catalog_of, sessions_of
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Hangup
-from weir.broker.records.access import RoleChanged
-from weir.broker.records.fleets import DeviceReplaced, DeviceSet
+from weir.broker.records.security import DeviceReplaced, DeviceSet, RoleChanged
 from weir.errors import NoHello, NotAuthenticated, ProofNeeded, UnknownTopic
 from weir.model.batch import Batch
 from weir.protocol import device as d

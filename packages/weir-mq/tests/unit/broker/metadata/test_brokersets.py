@@ -20,8 +20,8 @@ from weir.broker.records.registry import (
     NodeRecord,
     SetJoined,
     TopicCreated,
+    TopologyApplied,
 )
-from weir.broker.records.topology import TopologyApplied
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, UnknownNode
 from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of

@@ -11,8 +11,7 @@ from rigs.shards import catalog_of
 from rigs.topologies import row
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.topology import AppliedTopology, check_fit
-from weir.broker.records.registry import NodeJoined
-from weir.broker.records.topology import TopologyApplied
+from weir.broker.records.registry import NodeJoined, TopologyApplied
 from weir.errors import BadRequest, LevelTooLow, TopologyChanged
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import SetRow, Topology

@@ -14,8 +14,8 @@ from rigs.topologies import row
 from weir.broker.api import events as ev
 from weir.broker.partition import relay_pulls
 from weir.broker.records.partition import RelayHold
+from weir.broker.records.registry import TopologyApplied
 from weir.broker.records.snapshots import pack
-from weir.broker.records.topology import TopologyApplied
 from weir.broker.state.state import PartitionState
 from weir.model.ids import topic_of
 from weir.model.topic import SettingsChange

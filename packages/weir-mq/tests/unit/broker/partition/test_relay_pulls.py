@@ -14,7 +14,7 @@ from rigs.topologies import row
 from weir.broker.api import events as ev
 from weir.broker.partition import relay_pulls
 from weir.broker.partition.relay_pulls import portion_of
-from weir.broker.records.topology import TopologyApplied
+from weir.broker.records.registry import TopologyApplied
 from weir.broker.replica import refill
 from weir.broker.runtime.filtering import Slices
 from weir.errors import (

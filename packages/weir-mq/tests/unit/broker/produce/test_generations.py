@@ -13,7 +13,7 @@ from rigs.fleets import FLEET_KEY, HUB, SYSTEM, answer, challenged, door_of, hea
 from rigs.shards import sessions_of
 from weir.access.devices import derive_secret
 from weir.broker.produce.batcher import DUPLICATE
-from weir.broker.records.fleets import DeviceSet
+from weir.broker.records.security import DeviceSet
 from weir.broker.state.state import PartitionState
 from weir.errors import Fenced, NotAuthenticated
 from weir.model.batch import Batch, split

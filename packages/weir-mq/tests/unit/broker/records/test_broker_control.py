@@ -12,15 +12,13 @@ from rigs.topologies import row
 from weir.access.devices import FLEET_KEY_BYTES
 from weir.access.signatures import Algorithm, PublicKey
 from weir.access.wrapping import WRAPPED_BYTES
-from weir.broker.records import access as d
 from weir.broker.records import audit as u
 from weir.broker.records import entries as c
-from weir.broker.records import fleets as f
 from weir.broker.records import partition as part
 from weir.broker.records import quotas as q
 from weir.broker.records import registry as reg
-from weir.broker.records import secrets as z
-from weir.broker.records.topology import TopologyApplied
+from weir.broker.records import security as sec
+from weir.broker.records.registry import TopologyApplied
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.topology.sets import Topology
@@ -43,23 +41,25 @@ RECORDS: list[c.ControlRecord] = [
     reg.LevelRaised(2),
     reg.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
     reg.SchemaRuleSet(3, None, True),
-    d.AccessFounded(bytes(32)),
-    d.UserCreated("default/ann", VERIFIER, ("shop",)),
-    d.UserPasswordSet("default/ann", VERIFIER),
-    d.UserRolesChanged("default/ann", ("shop",), ("admin",)),
-    d.UserRevoked("default/ann"),
-    d.RoleChanged("shop", ((("publish", "read"), "topic", "shop/", True),), ()),
-    d.RoleDeleted("shop"),
-    d.AccessModeSet("closed"),
-    f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),), "ny"),
-    f.DeviceReplaced(42, 7),
-    f.DeviceUsed(42, 7),
-    d.TokenKeysAdded("i", "a", "", (d.TokenKeyRow(TOKEN_KEY, b"wrapped"),), False),
-    d.TokenKeysRemoved("i", ""),
-    d.TokenRenewed("user:a/b#1", "i", "job", 9, 7),
-    f.FleetRemoved("locks"),
-    f.DeviceSet(42, 1, True),
-    z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
+    sec.AccessFounded(bytes(32)),
+    sec.UserCreated("default/ann", VERIFIER, ("shop",)),
+    sec.UserPasswordSet("default/ann", VERIFIER),
+    sec.UserRolesChanged("default/ann", ("shop",), ("admin",)),
+    sec.UserRevoked("default/ann"),
+    sec.RoleChanged("shop", ((("publish", "read"), "topic", "shop/", True),), ()),
+    sec.RoleDeleted("shop"),
+    sec.AccessModeSet("closed"),
+    sec.FleetPut(
+        "locks", 40, 49, 1, (sec.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),), "ny"
+    ),
+    sec.DeviceReplaced(42, 7),
+    sec.DeviceUsed(42, 7),
+    sec.TokenKeysAdded("i", "a", "", (sec.TokenKeyRow(TOKEN_KEY, b"wrapped"),), False),
+    sec.TokenKeysRemoved("i", ""),
+    sec.TokenRenewed("user:a/b#1", "i", "job", 9, 7),
+    sec.FleetRemoved("locks"),
+    sec.DeviceSet(42, 1, True),
+    sec.SecretsRewrapped((sec.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
     q.QuotaSet("namespace:shop", (("bytes_in", 5), ("topics", None))),
     q.QuotaRemoved("namespace:shop"),
     TopologyApplied(7, Topology(0, (row(0), row(1, "access", (0,), 1)))),
@@ -120,9 +120,9 @@ def test_what_is_stored_of_devices_has_these_bytes() -> None:
             "9aaa746f7069632d77697468a26e73a17402a9706172746974696f6e46940506909003"
             "a6646576696365a6613a6e732f74"
         ),
-        f.DeviceSet(42, 1, True): "94a66465766963652a01c3",
-        f.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",
-        f.DeviceUsed(42, 7): "93ab6465766963652d757365642a07",
+        sec.DeviceSet(42, 1, True): "94a66465766963652a01c3",
+        sec.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",
+        sec.DeviceUsed(42, 7): "93ab6465766963652d757365642a07",
         part.HubBuried(0xA17): "92ad6875622d746f6d6273746f6e65cd0a17",
     }
     for record, data in stored.items():
@@ -159,7 +159,7 @@ def test_what_is_stored_of_the_audit_has_these_bytes() -> None:
         reg.Attributed("user:a/b#3", "192.0.2.7", 70, reg.TopicDeleted(3)): (
             "95a26279aa757365723a612f622333a93139322e302e322e374692a764656c6574656403"
         ),
-        reg.Attributed("", "", 0, d.AccessModeSet("watch")): (
+        reg.Attributed("", "", 0, sec.AccessModeSet("watch")): (
             "95a26279a0a00092ab6163636573732d6d6f6465a57761746368"
         ),
     }
@@ -203,31 +203,31 @@ def test_what_is_not_known_is_never_skipped(data: list[object]) -> None:
 def test_what_is_stored_of_access_has_these_bytes() -> None:
     """Level 3: other releases, and this one's checkpoints, read exactly this."""
     stored: dict[c.ControlRecord, str] = {
-        d.UserRevoked("default/ann"): "92ac757365722d7265766f6b6564ab64656661756c742f616e6e",
-        d.AccessModeSet("watch"): "92ab6163636573732d6d6f6465a57761746368",
-        d.RoleDeleted("shop"): "92ac726f6c652d64656c65746564a473686f70",
-        d.RoleChanged("shop", ((("read",), "topic", "a/b", False),), ()): (
+        sec.UserRevoked("default/ann"): "92ac757365722d7265766f6b6564ab64656661756c742f616e6e",
+        sec.AccessModeSet("watch"): "92ab6163636573732d6d6f6465a57761746368",
+        sec.RoleDeleted("shop"): "92ac726f6c652d64656c65746564a473686f70",
+        sec.RoleChanged("shop", ((("read",), "topic", "a/b", False),), ()): (
             "94a4726f6c65a473686f70919491a472656164a5746f706963a3612f62c290"
         ),
-        d.UserRolesChanged("a/b", ("x",), ()): "94aa757365722d726f6c6573a3612f6291a17890",
+        sec.UserRolesChanged("a/b", ("x",), ()): "94aa757365722d726f6c6573a3612f6291a17890",
     }
-    key = d.TokenKeyRow(PublicKey("k", Algorithm.EDDSA, bytes(32)))
-    stored[d.TokenKeysAdded("i", "a", "n", (key,), True)] = (
+    key = sec.TokenKeyRow(PublicKey("k", Algorithm.EDDSA, bytes(32)))
+    stored[sec.TokenKeysAdded("i", "a", "n", (key,), True)] = (
         "96aa746f6b656e2d6b657973a169a161a16e919293a16ba54564445341c420" + "00" * 32 + "c400c3"
     )
-    stored[d.TokenRenewed("u", "i", "j", 9, 7)] = "96ad746f6b656e2d72656e65776564a175a169a16a0907"
-    stored[d.TokenKeysRemoved("i", "k")] = "93b2746f6b656e2d6b6579732d72656d6f766564a169a16b"
+    stored[sec.TokenRenewed("u", "i", "j", 9, 7)] = "96ad746f6b656e2d72656e65776564a175a169a16a0907"
+    stored[sec.TokenKeysRemoved("i", "k")] = "93b2746f6b656e2d6b6579732d72656d6f766564a169a16b"
     for record, data in stored.items():
         assert c.encode_control(record).hex() == data
         assert c.decode_control(bytes.fromhex(data)) == record
-    created = c.encode_control(d.UserCreated("a/b", VERIFIER, ())).hex()
+    created = c.encode_control(sec.UserCreated("a/b", VERIFIER, ())).hex()
     assert created.startswith("94a475736572a3612f6294cd1000c410" + "00" * 16 + "c420")
-    wrapped = c.encode_control(d.UserCreated("a/b", b"w" * 130, ("x",))).hex()
+    wrapped = c.encode_control(sec.UserCreated("a/b", b"w" * 130, ("x",))).hex()
     assert wrapped == "94a475736572a3612f62c482" + "77" * 130 + "91a178"
-    row = z.RewrappedRow("fleet", "locks", 2, b"d" * 16, b"w" * 65)
+    row = sec.RewrappedRow("fleet", "locks", 2, b"d" * 16, b"w" * 65)
     rewrapped = "92a97265777261707065649195a5666c656574a56c6f636b7302c410" + "64" * 16
-    assert c.encode_control(z.SecretsRewrapped((row,))).hex() == rewrapped + "c441" + "77" * 65
-    founded = c.encode_control(d.AccessFounded(bytes(32))).hex()
+    assert c.encode_control(sec.SecretsRewrapped((row,))).hex() == rewrapped + "c441" + "77" * 65
+    founded = c.encode_control(sec.AccessFounded(bytes(32))).hex()
     assert founded == "92a6616363657373c420" + "00" * 32
-    changed = c.encode_control(d.UserPasswordSet("a/b", VERIFIER)).hex()
+    changed = c.encode_control(sec.UserPasswordSet("a/b", VERIFIER)).hex()
     assert changed.startswith("93ad757365722d70617373776f7264a3612f6294cd1000c410")

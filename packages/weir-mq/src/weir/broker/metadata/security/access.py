@@ -28,13 +28,15 @@ from weir.broker.metadata.security.rules import (
     read_rule,
 )
 from weir.broker.metadata.security.vault import FALSE_SALTS, Vault, purpose_of_verifier
-from weir.broker.records.access import (
+from weir.broker.records.security import (
     SECRET_BYTES_MAX,
     AccessFounded,
     AccessModeSet,
     AccessRecord,
+    RewrappedRow,
     RoleChanged,
     RoleDeleted,
+    StoredVerifier,
     TokenKeysAdded,
     TokenKeysRemoved,
     TokenRenewed,
@@ -42,8 +44,8 @@ from weir.broker.records.access import (
     UserPasswordSet,
     UserRevoked,
     UserRolesChanged,
+    digest_of,
 )
-from weir.broker.records.secrets import RewrappedRow, StoredVerifier, digest_of
 from weir.errors import (
     BadRequest,
     Refused,

@@ -17,7 +17,7 @@ from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.fleets import Fleet, Fleets
 from weir.broker.metadata.security.users import Committed
 from weir.broker.metadata.security.vault import Vault
-from weir.broker.records.fleets import (
+from weir.broker.records.security import (
     DeviceReplaced,
     DeviceSet,
     DeviceUsed,

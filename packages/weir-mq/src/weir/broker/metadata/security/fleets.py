@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.access.devices import Level
-from weir.broker.records.fleets import (
+from weir.broker.records.security import (
     DeviceReplaced,
     DeviceSet,
     DeviceUsed,
     FleetKey,
     FleetPut,
+    RewrappedRow,
+    digest_of,
 )
-from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.codec import Unsigned64
 from weir.errors import BadRequest
 from weir.model.limits import (

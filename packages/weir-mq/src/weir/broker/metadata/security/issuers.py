@@ -17,8 +17,7 @@ from weir.access.signatures import PublicKey
 from weir.access.tokens import NAME_CHARACTERS_MAX as CLAIM_CHARACTERS_MAX
 from weir.access.tokens import Claims, Issuer
 from weir.broker.metadata.security.rules import topic_name
-from weir.broker.records.access import TokenKeysAdded, TokenRenewed
-from weir.broker.records.secrets import RewrappedRow, digest_of
+from weir.broker.records.security import RewrappedRow, TokenKeysAdded, TokenRenewed, digest_of
 from weir.errors import BadName, BadRequest, NotAuthenticated, TooLarge
 from weir.model.limits import (
     TOKEN_ISSUERS_MAX,

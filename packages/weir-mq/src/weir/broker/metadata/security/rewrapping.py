@@ -20,12 +20,12 @@ from weir.broker.metadata.security.vault import (
     purpose_of_token_key,
     purpose_of_verifier,
 )
-from weir.broker.records.fleets import purpose_of
-from weir.broker.records.secrets import (
+from weir.broker.records.security import (
     REWRAPPED_ROWS_MAX,
     RewrappedRow,
     SecretsRewrapped,
     digest_of,
+    purpose_of,
 )
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller

@@ -18,7 +18,7 @@ from weir.broker.metadata.security.issuers import NOBODY, TokenKey, check_issuer
 from weir.broker.metadata.security.rules import topic_name
 from weir.broker.metadata.security.users import AccessCatalog, AccessRequests, Replies
 from weir.broker.metadata.security.vault import Vault, purpose_of_token_key
-from weir.broker.records.access import TokenKeyRow, TokenKeysAdded, TokenKeysRemoved, TokenRenewed
+from weir.broker.records.security import TokenKeyRow, TokenKeysAdded, TokenKeysRemoved, TokenRenewed
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, MissingLibrary, NotAuthenticated, Unavailable, UnknownRole

@@ -18,19 +18,19 @@ from weir.broker.api.events import AccessNarrowed, Findings
 from weir.broker.metadata.security.access import Access, User
 from weir.broker.metadata.security.rules import ADMIN, Rule, make_rule, resource_name, topic_name
 from weir.broker.metadata.security.vault import FALSE_SALTS, NO_VAULT, Vault, purpose_of_verifier
-from weir.broker.records.access import (
+from weir.broker.records.security import (
     AccessFounded,
     AccessModeSet,
     AccessRecord,
     RoleChanged,
     RoleDeleted,
     RuleRow,
+    StoredVerifier,
     UserCreated,
     UserPasswordSet,
     UserRevoked,
     UserRolesChanged,
 )
-from weir.broker.records.secrets import StoredVerifier
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, LevelTooLow, Refused, Unavailable, UnknownUser

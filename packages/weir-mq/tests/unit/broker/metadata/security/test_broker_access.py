@@ -11,7 +11,8 @@ from rigs.access import VERIFIER, give, rule, set_mode, verifier_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security import access as rooms
 from weir.broker.metadata.security.access import Access
-from weir.broker.records.access import (
+from weir.broker.records.registry import SchemaRuleSet, TopicCreated, TopicDeleted
+from weir.broker.records.security import (
     AccessFounded,
     AccessModeSet,
     RoleChanged,
@@ -21,7 +22,6 @@ from weir.broker.records.access import (
     UserRevoked,
     UserRolesChanged,
 )
-from weir.broker.records.registry import SchemaRuleSet, TopicCreated, TopicDeleted
 from weir.errors import BadRequest, TooLarge, UnknownRole, UnknownUser, UserExists
 
 PUBLISH = rule("publish", "topic", "default/t")

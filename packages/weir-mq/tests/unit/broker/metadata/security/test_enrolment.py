@@ -14,7 +14,7 @@ from weir.broker.api.effects import Hangup
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security.enrolment import FleetVault
 from weir.broker.metadata.security.fleets import Device
-from weir.broker.records.fleets import DeviceSet
+from weir.broker.records.security import DeviceSet
 from weir.errors import BadName, BadRequest, LevelTooLow, NoHello, ProofNeeded, Unavailable
 from weir.protocol import device as d
 from weir.protocol.client import access as w

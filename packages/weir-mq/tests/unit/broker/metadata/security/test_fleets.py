@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weir.access.devices import Level
 from weir.broker.metadata.security import fleets as module
 from weir.broker.metadata.security.fleets import Device, Fleet, Fleets
-from weir.broker.records.fleets import DeviceReplaced, DeviceSet, DeviceUsed, FleetKey, FleetPut
+from weir.broker.records.security import DeviceReplaced, DeviceSet, DeviceUsed, FleetKey, FleetPut
 from weir.errors import BadName, BadRequest
 from weir.model.limits import GENERATION_MAX
 

@@ -6,7 +6,7 @@ import pytest
 
 from weir.access.signatures import Algorithm, PublicKey
 from weir.broker.metadata.security.issuers import TokenIssuers
-from weir.broker.records.access import TokenKeyRow, TokenKeysAdded, TokenRenewed
+from weir.broker.records.security import TokenKeyRow, TokenKeysAdded, TokenRenewed
 from weir.errors import TooLarge
 from weir.model.limits import TOKEN_RENEWALS_OF_ONE_MAX
 

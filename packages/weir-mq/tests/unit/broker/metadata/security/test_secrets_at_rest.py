@@ -21,8 +21,13 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.rewrapping import check_opens
 from weir.broker.metadata.security.vault import NO_VAULT, Vault
-from weir.broker.records.access import AccessFounded, UserCreated
-from weir.broker.records.secrets import REWRAPPED_ROWS_MAX, RewrappedRow, digest_of
+from weir.broker.records.security import (
+    REWRAPPED_ROWS_MAX,
+    AccessFounded,
+    RewrappedRow,
+    UserCreated,
+    digest_of,
+)
 from weir.errors import BadRequest, Unavailable
 from weir.protocol.client import access as w
 from weir.protocol.client import fleets as f
