@@ -200,7 +200,7 @@ OF_TOKENS = (
     Bug(
         "token-of-a-namesake",
         "A token of the set is good for one user, and for nobody who gets its name later.",
-        "weir.broker.metadata.security.bearer",
+        "weir.broker.metadata.security.access",
         "or limits.number not in (0, user.number):",
         "or False:",
         f"{_TOKEN_LOGINS}::test_a_token_is_of_one_user_by_its_number",

@@ -29,7 +29,7 @@ from weir.broker.audit.auditor import Auditor
 from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
 from weir.broker.metadata.reassignment import give_away
-from weir.broker.metadata.security.bearer import bearer_of
+from weir.broker.metadata.security.access import bearer_of
 from weir.broker.quotas.meter import ThrottleCounts
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Full, FullDisks

@@ -27,8 +27,7 @@ from weir.access.tokens import BEARER, SessionToken
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.audit.buffer import AuditBuffer
-from weir.broker.metadata.security.access import RESCUER, Access, User
-from weir.broker.metadata.security.bearer import bearer_of
+from weir.broker.metadata.security.access import RESCUER, Access, User, bearer_of
 from weir.broker.metadata.security.issuers import NOBODY
 from weir.broker.metadata.security.users import user_name
 from weir.broker.metadata.security.vault import NO_VAULT, Vault

@@ -1,4 +1,4 @@
-"""Users, roles, issuers of tokens and the mode of access, as the registry has decided them.
+"""Users, roles, token issuers and the mode of access, as the registry decided; whose a token is.
 
 Replicas apply what was decided, in order, so all of them have the same version after the same
 entry. A version rises with each entry that changes what anybody may do, or ends a device, and
@@ -9,14 +9,14 @@ and no sooner.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from weir.access.credentials import ScramVerifier
-from weir.access.tokens import UNLIMITED, TokenLimits
-from weir.broker.metadata.security.issuers import TokenIssuers
+from weir.access.tokens import UNLIMITED, Claims, TokenLimits, verify_token
+from weir.broker.metadata.security.issuers import NOBODY, TokenIssuers
 from weir.broker.metadata.security.rules import (
     ADMIN,
     OF_TOPIC,
@@ -48,6 +48,8 @@ from weir.broker.records.security import (
 )
 from weir.errors import (
     BadRequest,
+    MissingLibrary,
+    NotAuthenticated,
     Refused,
     TooLarge,
     Unavailable,
@@ -436,3 +438,31 @@ def _size_of(user: User) -> int:
 def _size_of_rules(role: str, rules: RoleRules) -> int:
     verbs = sum(len(verb) for rule in rules for verb in rule.verbs)
     return _ROW_BYTES + len(role) + verbs + sum(_ROW_BYTES + len(rule.name) for rule in rules)
+
+
+class Bearer(NamedTuple):
+    """The user that a valid token names, and what else it says."""
+
+    user: User
+    claims: Claims
+
+
+def bearer_of(access: Access, token: bytes, now: float) -> Bearer:
+    """Return whose a token is at `now`, in seconds since 1970.
+
+    Raises `NotAuthenticated`, which tells no stranger why, and `Unavailable` without the library.
+    """
+    try:
+        claims = verify_token(token, access.issuers.verifying(), now)
+    except MissingLibrary as error:
+        raise Unavailable(f"nobody can log in by a token here: {error}") from None
+    except NotAuthenticated:
+        raise NotAuthenticated(NOBODY) from None
+    issuer, limits = access.issuers.find(claims.issuer), claims.limits
+    user = None if issuer is None else access.user(issuer.user(claims))
+    if user is None or limits.number not in (0, user.number):
+        raise NotAuthenticated(NOBODY)  # the user is gone, or another has its name now
+    if limits.number and limits.version < user.password_set:
+        # Whoever had it issued may have known the password of then.
+        raise NotAuthenticated(NOBODY)
+    return Bearer(user, claims)

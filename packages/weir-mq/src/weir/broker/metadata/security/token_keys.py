@@ -12,8 +12,7 @@ from typing import Any
 
 from weir.access.signatures import SEED_BYTES, PrivateKey
 from weir.access.tokens import Claims, TokenLimits, issue_token
-from weir.broker.metadata.security.access import User
-from weir.broker.metadata.security.bearer import bearer_of
+from weir.broker.metadata.security.access import User, bearer_of
 from weir.broker.metadata.security.issuers import NOBODY, TokenKey, check_issuer
 from weir.broker.metadata.security.rules import topic_name
 from weir.broker.metadata.security.users import AccessCatalog, AccessRequests, Replies
