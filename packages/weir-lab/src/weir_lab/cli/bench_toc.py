@@ -93,13 +93,13 @@ def rate(
     ),
     lone: Annotated[int, typer.Option(help="Sent one by one, for the latency.")] = 200,
     size: Annotated[int, typer.Option(help="Bytes of a message, from 16 on.")] = 64,
-    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 1.0,
+    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 5.0,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Send from one process to another through an aggregator: messages a second, and latency.
 
-    Exit code 1 if a message was lost without a word, or came out of order.
+    Exit code 1 if a message was lost without a word, or came out of order, or a process failed.
     """
     import msgspec
 
@@ -117,12 +117,16 @@ def rate(
         print_measured("weir.bench.toc.rate/1", settings, msgspec.to_builtins(result))
     else:
         print_table(
-            ("SERVICE", "MESSAGES/S", "RECEIVED", "FAILED", "LOST", "P50 MS", "P99 MS", "P50 T",
-             "SENDER us", "RECEIVER us"),
-            [(one.name, one.messages_per_s, one.received, one.failed, one.lost,
+            ("SERVICE", "MESSAGES/S", "RECEIVED", "FAILED", "MISPLACED", "LOST", "P50 MS",
+             "P99 MS", "P50 T", "SENDER us", "RECEIVER us"),
+            [(one.name, one.messages_per_s, one.received, one.failed, one.misplaced, one.lost,
               one.latency_p50_ms, one.latency_p99_ms, one.latency_p50_t, one.sender_us,
-              one.receiver_us) for one in result.services],
+              one.receiver_us) for one in result.services if not one.problem],
         )  # fmt: skip
-        print(f"an idle process has {result.idle_rss_mb:g} MB")
+        for one in result.services:
+            if one.problem:
+                print(f"{one.name} could not be measured: {one.problem}")
+        if result.idle_rss_mb:
+            print(f"an idle process has {result.idle_rss_mb:g} MB")
     if not result.clean:
         raise typer.Exit(1)

@@ -16,10 +16,11 @@ import msgspec
 
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.harness.spread import percentiles
-from weir_lab.bench.toc.crew import Crew, Shape, crew
-from weir_lab.bench.toc.rate_worker import HEAD, RateOrders
+from weir_lab.bench.toc.crew import Crew, CrewFailed, Shape, crew
+from weir_lab.bench.toc.rate_worker import HEAD, RateOrders, unpacked
 
 _ROLES = ("sender", "receiver", "idle")
+_SERVICES = ("best effort", "reliable")
 Progress = Callable[[int], None]
 
 
@@ -29,7 +30,8 @@ class RateSettings(msgspec.Struct, frozen=True):
     messages: int = 500_000
     lone: int = 200
     size: int = 64
-    interval_ms: float = 1.0
+    #: On two cores a process may be 10 ms late: with 1 ms it is taken for dead.
+    interval_ms: float = 5.0
     folder: str | None = None
 
     def check(self) -> None:
@@ -43,23 +45,25 @@ class RateSettings(msgspec.Struct, frozen=True):
 
 
 class Service(msgspec.Struct, frozen=True):
-    """What one service did."""
+    """What one service did; all is 0 if it could not be measured."""
 
     name: str
-    messages_per_s: float
-    sent: int
-    received: int
+    messages_per_s: float = 0.0
+    sent: int = 0
+    received: int = 0
     #: Of which the sender was told that they were not delivered, and messages out of order.
-    failed: int
-    misplaced: int
+    failed: int = 0
+    misplaced: int = 0
     #: Neither delivered nor told: none of them may be.
-    lost: int
-    latency_p50_ms: float
-    latency_p99_ms: float
+    lost: int = 0
+    latency_p50_ms: float = 0.0
+    latency_p99_ms: float = 0.0
     #: In intervals.
-    latency_p50_t: float
-    sender_us: float
-    receiver_us: float
+    latency_p50_t: float = 0.0
+    sender_us: float = 0.0
+    receiver_us: float = 0.0
+    #: Why it could not be measured; empty if it was.
+    problem: str = ""
 
 
 class RateResult(msgspec.Struct, frozen=True):
@@ -74,38 +78,47 @@ class RateResult(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost or came out of order."""
-        return not self.lost and not self.misplaced
+        """Whether all was measured, and nothing was lost or came out of order."""
+        problems = any(one.problem for one in self.services)
+        return not self.lost and not self.misplaced and not problems
 
 
 def measure_rate(settings: RateSettings, progress: Progress = lambda _: None) -> RateResult:
-    """Run both services, one after the other."""
+    """Run both services, one after the other. Once a process fails, nothing more is measured."""
     shape = Shape(interval_ms=settings.interval_ms)
+    services: list[Service] = []
+    rss_mb = 0.0
     with (
         tempfile.TemporaryDirectory(prefix="weir-toc-", dir=settings.folder) as folder,
         crew(Path(folder), shape) as made,
     ):
-        made.start_network()
-        for role in _ROLES:
-            orders = RateOrders(made.url, role, role, [*_ROLES], settings.messages, settings.lone,
-                                settings.size, settings.interval_ms)  # fmt: skip
-            made.start(role, "-m", "weir_lab.bench.toc.rate_worker",
-                       msgspec.json.encode(orders).decode())  # fmt: skip
-        for role in _ROLES:
-            made.wait_for(role, "ready")
-        services = []
-        for number, name in enumerate(("best effort", "reliable")):
-            flood = _step(made)
-            progress(2 * number + 1)
-            lone = _step(made)
-            progress(2 * number + 2)
-            services.append(_service(name, settings, flood, lone))
-        rss_mb = _resident_mb(made.running["idle"].pid)
+        try:
+            _start(made, settings)
+            for number, name in enumerate(_SERVICES):
+                flood = _step(made)
+                progress(2 * number + 1)
+                lone = _step(made)
+                progress(2 * number + 2)
+                services.append(measured(name, settings, flood, lone))
+            rss_mb = _resident_mb(made.running["idle"].pid)
+        except CrewFailed as error:
+            services += [Service(name, problem=str(error)) for name in _SERVICES[len(services) :]]
     best_effort, reliable = services
     return RateResult(
         best_effort.messages_per_s, reliable.messages_per_s, sum(one.lost for one in services),
         sum(one.misplaced for one in services), rss_mb, services,
     )  # fmt: skip
+
+
+def _start(made: Crew, settings: RateSettings) -> None:
+    made.start_network()
+    for role in _ROLES:
+        orders = RateOrders(made.url, role, role, [*_ROLES], settings.messages, settings.lone,
+                            settings.size, settings.interval_ms)  # fmt: skip
+        made.start(role, "-m", "weir_lab.bench.toc.rate_worker",
+                   msgspec.json.encode(orders).decode())  # fmt: skip
+    for role in _ROLES:
+        made.wait_for(role, "ready")
 
 
 def _step(made: Crew) -> dict[str, dict[str, Any]]:
@@ -115,24 +128,30 @@ def _step(made: Crew) -> dict[str, dict[str, Any]]:
     return {role: made.wait_for(role, "done", 600.0)[1] for role in _ROLES}
 
 
-def _service(
+def measured(
     name: str,
     settings: RateSettings,
     flood: dict[str, dict[str, Any]],
     lone: dict[str, dict[str, Any]],
 ) -> Service:
+    """Return what a service did, by what the processes say of both steps."""
     sent, got = flood["sender"], flood["receiver"]
     p50, p99 = (one or 0.0 for one in percentiles(lone["receiver"]["latencies"], 0.5, 0.99))
-    failed = sent["failed"] + sent["unsent"]
-    lost = max(0, settings.messages - got["received"] - failed)
-    lost += max(0, settings.lone - lone["receiver"]["received"] - lone["sender"]["failed"])
+    lost = sum(_silent(step["sender"]["told"], step["receiver"]["seen"]) for step in (flood, lone))
     return Service(
         name, round(got["received"] / max(1e-9, got["seconds"])), settings.messages,
-        got["received"], failed, got["misplaced"] + lone["receiver"]["misplaced"], lost,
+        got["received"], sum(unpacked(sent["told"])),
+        got["misplaced"] + lone["receiver"]["misplaced"], lost,
         round(p50 / 1e6, 3), round(p99 / 1e6, 3), round(p50 / 1e6 / settings.interval_ms, 2),
         round(1e6 * sent["cpu_s"] / settings.messages, 2),
         round(1e6 * got["cpu_s"] / settings.messages, 2),
     )  # fmt: skip
+
+
+def _silent(told: str, seen: str) -> int:
+    """How many messages were not delivered, and their sender was not told of it."""
+    flags = unpacked(told), unpacked(seen)
+    return sum(not was_told and not was_seen for was_told, was_seen in zip(*flags, strict=True))
 
 
 def _resident_mb(pid: int) -> float:
