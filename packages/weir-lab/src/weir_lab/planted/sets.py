@@ -217,7 +217,7 @@ OF_RELAYS = (
         "relay-refusal-taken-for-absence",
         "What the core refuses counts at once, whatever it allowed before.",
         "weir.relay_node.sessions",
-        "except (Overloaded, Unavailable):",
+        "except (NotLeader, Overloaded, Unavailable):",
         "except WeirError:",
         f"{_UNIT}/relay_node/test_relay_access.py::"
         "test_what_the_core_refuses_counts_at_once_and_its_absence_later",
@@ -327,9 +327,9 @@ OF_HOLDS = (
     Bug(
         "relay-pulls-fill-a-connection",
         "Pulls that wait take no place among the requests of their connection.",
-        "weir.relay_node.listener",
-        "self._slots.release()\n        try:",
-        "await asyncio.sleep(0)\n        try:",
+        "weir.relay_node.requests",
+        "self._is_aside = True\n        self._places.release()",
+        "self._is_aside = False",
         f"{_CHILDREN}::test_pulls_that_wait_take_no_place_among_the_requests_of_a_connection",
     ),
     Bug(
