@@ -29,6 +29,7 @@ _AUDIT = f"{_UNIT}/broker/audit/test_audit_topic.py"
 _FRAMES = f"{_UNIT}/protocol/test_protocol_proof.py"
 _PAGES = f"{_UNIT}/server/observability/test_guarded_pages.py"
 _METERING = f"{_UNIT}/broker/quotas/test_metering.py"
+_WAITING = f"{_UNIT}/broker/quotas/test_waiting.py"
 
 OF_LOGINS = (
     Bug(
@@ -424,7 +425,7 @@ OF_QUOTAS = (
         "overdrawn-namespace-takes-more",
         "A request that would draw on an overdrawn rate waits.",
         "weir.broker.quotas.meter",
-        "short = tuple(one for one in accounts if one.is_short)",
+        "short = tuple(one for one in accounts if one.is_short or not has_left(one, turn, size))",
         "short: tuple[Account, ...] = ()",
         f"{_METERING}::test_what_would_draw_on_an_overdrawn_rate_waits",
         f"{_METERING}::test_one_read_overdraws_by_one_request_only",
@@ -436,6 +437,39 @@ OF_QUOTAS = (
         "requests[account.entity] += 1",
         "requests[account.entity] += 0",
         f"{_METERING}::test_requests_are_let_go_one_by_one",
+    ),
+    Bug(
+        "one-namespace-fills-the-memory",
+        "What waits for the rates of one entity takes its share of the byte budget.",
+        "weir.broker.quotas.waiting",
+        "if one.parked_bytes >= limit // SHARE_OF_ENTITY:",
+        "if False:",
+        f"{_WAITING}::test_what_waits_for_one_namespace_has_a_share_of_the_memory",
+    ),
+    Bug(
+        "who-was-passed-over-begins-anew",
+        "Who was let go and got nothing keeps its place and its clock.",
+        "weir.broker.quotas.meter",
+        "if turn is not None and not turn.is_served:",
+        "if False:",
+        f"{_WAITING}::test_who_got_nothing_in_its_turn_keeps_its_place",
+        f"{_WAITING}::test_who_got_nothing_in_its_turn_keeps_its_clock",
+    ),
+    Bug(
+        "a-turn-takes-what-others-were-promised",
+        "Peers that pipeline their requests have even shares.",
+        "weir.broker.quotas.waiting",
+        "account.promise(held.brought, 1)",
+        "pass",
+        f"{_WAITING}::test_peers_that_pipeline_have_even_shares",
+    ),
+    Bug(
+        "what-ends-waits-in-the-accounts",
+        "Who goes gives its share of the memory back.",
+        "weir.broker.quotas.meter",
+        "self._parked.take(held, -held.parked_bytes)",
+        "pass",
+        f"{_WAITING}::test_who_goes_gives_its_share_of_the_memory_back",
     ),
     Bug(
         "a-stranger-hears-how-busy-a-namespace-is",

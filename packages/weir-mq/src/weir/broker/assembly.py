@@ -262,7 +262,7 @@ def _services(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
     )
     scatterings = ScatteringRequests(coordinator, topics, registry, admission)
-    meter = Meter(topics.catalog, cluster.sessions, outbox, time, cluster.resumed)
+    meter = Meter(topics.catalog, cluster.sessions, outbox, time, cluster.resumed, budget)
     usage = UsageReports(
         meter, topics, cluster.sessions, registry, forwarder, admission, layout, outbox, time
     )

@@ -32,6 +32,7 @@ from weir.errors import (
     BadRequest,
     NotAuthenticated,
     NotTogether,
+    Overloaded,
     ProducerExpired,
     QuotaExceeded,
     Refused,
@@ -176,6 +177,7 @@ class Requests:
     ) -> tuple[Asked, ...] | None:
         """Charge a request of `size` bytes to its principal, and to the namespaces that it is about
         if it is allowed; return what it uses. None, and nothing is charged, if it has to wait.
+        Raises `Overloaded` if too much waits already.
         """
         meter = self._meter
         if not meter.may_ask(session, size):
@@ -502,9 +504,14 @@ class Sessions:
                 behind = frames[at + 1] if at + 1 < len(frames) else None
                 followed = isinstance(behind, DevicePublishes)
                 metered = self._meter.is_on and not session.passed
-                if metered and not self._may_use(session, frame):
-                    self._park(session, frames[at:])
-                    return
+                try:
+                    if metered and not self._may_use(session, frame):
+                        self._park(session, frames[at:])
+                        return
+                except Overloaded as error:
+                    assert isinstance(frame, DevicePublishes), "nothing else of a hub waits"
+                    self._devices.refuse(session, frame, error)
+                    continue
                 served = self._devices.handle(session, frame, final, followed)
                 if metered:
                     self._count_device(session, frame)
@@ -514,7 +521,7 @@ class Sessions:
             final = False
 
     def _may_use(self, session: Session, frame: DeviceRequest) -> bool:
-        """Return whether a hub may publish now; if not, it waits."""
+        """Return whether a hub may publish now; if not, it waits. Raises `Overloaded`."""
         if session.device is None or not isinstance(frame, DevicePublishes):
             return True
         size = sum(map(len, frame.values))
@@ -561,13 +568,17 @@ class Sessions:
             self._trunks.view.park(session.id)
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
+        before = session.parked_bytes
         if not session.keep(frames, self._budget):
-            self._outbox.put(
-                Hangup(session.id, "too much was sent while a request waits for the registry")
-            )
+            self._outbox.put(Hangup(session.id, "too much was sent while a request has to wait"))
+        self._meter.keep(session.id, session.parked_bytes - before)
 
     def go_on(self, number: int) -> None:
         """Serve what was parked: what is not known now is not there."""
+        self._serve_parked(number)
+        self._meter.end_turn(number)
+
+    def _serve_parked(self, number: int) -> None:
         session = self._by_number.get(number)
         if session is not None and session.parked is not None:
             if session.passed and self._is_ahead(session):

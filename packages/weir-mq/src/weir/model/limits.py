@@ -117,7 +117,7 @@ KEYED_WINDOW = 65_536
 # replica, and about twice that where it is led.
 DELAYED_BATCHES_MAX = 1_000_000
 REQUESTS_PENDING_MAX = 1_024
-# What one connection may send after a request that waits for the registry.
+# What one connection may send after a request that waits for the registry, or for a quota.
 PARKED_BYTES_MAX = 16 * MIB
 # How many partitions the devices of one connection may watch.
 DEVICE_WATCHES_MAX = 256

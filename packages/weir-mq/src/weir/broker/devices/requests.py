@@ -457,7 +457,7 @@ class Devices:
     def _publish(self, session: Session, publishes: DevicePublishes) -> None:
         device = session.device
         if device is None:
-            self._refuse(session, publishes, NoHello("say hello first"))
+            self.refuse(session, publishes, NoHello("say hello first"))
             return
         forwarder = self._trunks.forwarder
         try:
@@ -478,9 +478,10 @@ class Devices:
             _, partition = self._topics.partition(device.group)
             publish_devices(partition, ((device, publishes),))
         except Refused as error:
-            self._refuse(session, publishes, error)
+            self.refuse(session, publishes, error)
 
-    def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
+    def refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
+        """Answer publishes by the code of `error`."""
         device = session.device
         if device is not None and (device.in_flight or device.awaits_welcome):
             # Confirms, or a welcome, come later, and a refusal must not overtake them.

@@ -65,8 +65,9 @@ class Bucket:
 class Account:
     """The limits of one entity at this shard. Times are monotonic, in milliseconds."""
 
-    __slots__ = ("_reported_ms", "_short", "buckets", "connections", "entity", "limits",
-                 "shares", "totals", "used")  # fmt: skip
+    __slots__ = ("_promised_bytes", "_promised_requests", "_reported_ms", "_short", "buckets",
+                 "connections", "entity", "limits", "parked_bytes", "shares", "totals",
+                 "used")  # fmt: skip
 
     def __init__(self, entity: str, now_ms: int) -> None:
         """Have no limits yet."""
@@ -80,6 +81,10 @@ class Account:
         self.used = [0] * len(RATES)
         self._short = [False] * len(RATES)
         self._reported_ms = now_ms
+        #: Bytes of requests that wait in memory for one of its rates.
+        self.parked_bytes = 0
+        #: What is kept for peers whose turn it is now, beside those who come.
+        self._promised_bytes = self._promised_requests = 0
         #: Connections here.
         self.connections = 0
         #: By quota, how much the other shards have, as the leader of the registry told last.
@@ -119,6 +124,22 @@ class Account:
     def is_short(self) -> bool:
         """Whether any rate is overdrawn."""
         return any(bucket is not None and bucket.is_short for bucket in self.buckets)
+
+    def promise(self, size: int, requests: int) -> None:
+        """Keep so much for a peer; with negative numbers, keep it no more."""
+        self._promised_bytes += size
+        self._promised_requests += requests
+
+    def leaves_promised(self, size: int, own_bytes: int, own_requests: int) -> bool:
+        """Return whether a request of `size` bytes leaves what is promised, to others than one who
+        is promised so much itself.
+        """
+        came, asked = self.buckets[BYTES_IN], self.buckets[REQUESTS]
+        others = self._promised_bytes - own_bytes
+        if came is not None and others > 0 and came.level - size < others:
+            return False
+        others = self._promised_requests - own_requests
+        return asked is None or others <= 0 or asked.level - 1 >= others
 
     @property
     def wait_ms(self) -> int:

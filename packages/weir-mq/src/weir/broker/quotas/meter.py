@@ -6,7 +6,8 @@ and to the namespace of the topic that it is about, once that is allowed. Where 
 the peer is not read from until it is not any more: those who waited longest come first, and only as
 many as there is room for what they brought last. A request that would draw on a rate that others
 have overdrawn waits, too: so a rate is overdrawn by one request at most, however many peers there
-are.
+are. What waits is in memory: of one entity a share of the byte budget, and beyond that requests are
+refused. Peers whose requests waited are served in turns, see `waiting.Turn`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import msgspec
 from weir.broker.api.effects import AssignNamespace, HoldSession
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of, quota_exceeded
 from weir.broker.quotas.accounts import BYTES_IN, BYTES_OUT, REQUESTS, Account
+from weir.broker.quotas.waiting import Held, ParkedBytes, Turns, has_left, has_room
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import Session
 from weir.model.ids import topic_of
@@ -43,18 +46,6 @@ class QuotaFacts(Protocol):
         """Return a topic by its id."""
 
 
-class _Held(msgspec.Struct):
-    """A peer that is not read from: for whose sake, since when, and how much it brought last; when
-    it was told so; and whether it brought what is not served yet.
-    """
-
-    accounts: tuple[Account, ...]
-    since_ms: int
-    brought: int
-    told_ms: int
-    is_parked: bool = False
-
-
 class ThrottleCounts(msgspec.Struct):
     """How often peers of a namespace or principal had to wait, and for how long, all together."""
 
@@ -73,17 +64,19 @@ class _Peer(msgspec.Struct):
 class Meter:
     """The accounts of this shard."""
 
-    __slots__ = ("_catalog", "_held", "_late", "_outbox", "_peers", "_quotas", "_resumed",
-                 "_revision", "_sessions", "_time", "accounts", "is_on", "throttled")  # fmt: skip
+    __slots__ = ("_catalog", "_held", "_late", "_outbox", "_parked", "_peers", "_quotas",
+                 "_resumed", "_revision", "_sessions", "_time", "_turns",
+                 "accounts", "is_on", "throttled")  # fmt: skip
 
     def __init__(
         self, catalog: QuotaFacts, sessions: Mapping[int, Session], outbox: Outbox, time: Time,
-        resumed: deque[int],
+        resumed: deque[int], budget: Budget,
     ) -> None:  # fmt: skip
         """Go by the quotas of `catalog`, and let `sessions` wait by effects in `outbox`. Those
-        whose requests need not wait any more go to `resumed`.
+        whose requests need not wait any more go to `resumed`. What waits is charged to `budget`.
         """
         self._resumed = resumed
+        self._parked = ParkedBytes(budget)
         #: Those that waited for too long: their next request is served.
         self._late: set[int] = set()
         self._catalog = catalog
@@ -98,7 +91,8 @@ class Meter:
         self.accounts: dict[str, Account] = {}
         #: By session.
         self._peers: dict[int, _Peer] = {}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
+        self._turns = Turns()
         #: By entity, since this shard started.
         self.throttled: dict[str, ThrottleCounts] = {}
 
@@ -132,7 +126,8 @@ class Meter:
 
     def may_ask(self, session: Session, size: int) -> bool:
         """Return whether the principal of a peer has overdrawn nothing. If it has, the peer waits,
-        and so do the `size` bytes that it asks by: see `has_parked`.
+        and so do the `size` bytes that it asks by: see `has_parked`. Raises `Overloaded` if too
+        much waits already.
         """
         found = self.accounts.get(entity_of(session.principal))
         return found is None or self._may_use(session, [found], size)
@@ -153,6 +148,12 @@ class Meter:
         held = self._held.get(number)
         return held is not None and held.is_parked
 
+    def keep(self, number: int, size: int) -> None:
+        """So many bytes more of a peer wait in memory, be it for a quota or not."""
+        held = self._held.get(number)
+        if held is not None and held.is_parked:
+            self._parked.take(held, size)
+
     def _may_use_all(self, session: Session, names: list[str], size: int) -> bool:
         names.append(entity_of(session.principal))
         accounts = [self.accounts[name] for name in names if name in self.accounts]
@@ -163,12 +164,16 @@ class Meter:
         number = session.id
         if not session.greeted or number in self._late:
             return True
-        short = tuple(one for one in accounts if one.is_short)
+        turn = self._turns.of(number)
+        short = tuple(one for one in accounts if one.is_short or not has_left(one, turn, size))
         if not short:
             return True
-        self._hold(number, short, 0)
-        held = self._held[number]
-        held.is_parked, held.brought = True, size
+        # What had its turn has been in memory before.
+        if turn is None and (full := self._parked.is_full(short)) is not None:
+            self._hold(number, short, size)
+            raise full
+        held = self._hold(number, short, 0)
+        held.is_parked, held.brought, held.parked_for = True, size, short
         # All that it is to be charged to: none of them may be short of it then.
         held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
         return False
@@ -177,6 +182,8 @@ class Meter:
 
     def asked(self, session: Session, size: int, requests: int = 1) -> None:
         """A peer asked so much: its principal is charged."""
+        if (turn := self._turns.of(session.id)) is not None:
+            turn.is_served = True
         account = self.accounts.get(entity_of(session.principal))
         if account is not None:
             self._charge(session.id, (account,), size, requests)
@@ -249,7 +256,7 @@ class Meter:
 
     # -- who waits ---------------------------------------------------------------------------
 
-    def _hold(self, number: int, accounts: tuple[Account, ...], brought: int) -> None:
+    def _hold(self, number: int, accounts: tuple[Account, ...], brought: int) -> Held:
         held = self._held.get(number)
         if held is not None:
             held.brought += brought
@@ -257,13 +264,20 @@ class Meter:
                 if account not in held.accounts:
                     self._count(account)
             held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
-            return
-        now_ms = self._time.monotonic_ms()
-        held = self._held[number] = _Held(accounts, now_ms, brought, now_ms)
+            return held
+        now_ms, turn = self._time.monotonic_ms(), self._turns.of(number)
+        self._outbox.put(HoldSession(number, True))
+        if turn is not None and not turn.is_served:
+            last = turn.held
+            held = Held(accounts, last.place, last.since_ms, brought, last.told_ms, now_ms)
+            self._held[number] = held
+            return held
+        place = self._turns.next_place()
+        held = self._held[number] = Held(accounts, place, now_ms, brought, now_ms, now_ms)
         for account in accounts:
             self._count(account)
-        self._outbox.put(HoldSession(number, True))
         self._tell(number, held)
+        return held
 
     def _count(self, account: Account) -> None:
         self.throttled.setdefault(account.entity, ThrottleCounts()).times += 1
@@ -277,10 +291,11 @@ class Meter:
             account.refill(now_ms)
         expected: Counter[str] = Counter()
         requests: Counter[str] = Counter()
-        for number, held in list(self._held.items()):
+        let_go: list[tuple[int, Held]] = []
+        for number, held in sorted(self._held.items(), key=lambda row: row[1].place):
             late = now_ms - held.since_ms >= HELD_MS_MAX
             if not late and not all(
-                _has_room(one, expected[one.entity], requests[one.entity]) for one in held.accounts
+                has_room(one, expected[one.entity], requests[one.entity]) for one in held.accounts
             ):
                 if now_ms - held.told_ms >= TELL_MS:
                     held.told_ms = now_ms
@@ -290,15 +305,27 @@ class Meter:
                 expected[account.entity] += held.brought
                 requests[account.entity] += 1
                 if (throttled := self.throttled.get(account.entity)) is not None:
-                    throttled.waited_ms += now_ms - held.since_ms
-            del self._held[number]
+                    throttled.waited_ms += now_ms - held.uncounted_ms
+            self._forget(number)
             if late:
                 self._late.add(number)
             self._outbox.put(HoldSession(number, False))
             if held.is_parked:
-                self._resumed.append(number)
+                let_go.append((number, held))
+        self._resumed.extend(self._turns.begin(let_go))
 
-    def _tell(self, number: int, held: _Held) -> None:
+    def end_turn(self, number: int) -> None:
+        """What a peer had parked is served, or waits anew: it is promised nothing any more."""
+        if self._turns.end(number):
+            self._late.discard(number)
+
+    def _forget(self, number: int) -> None:
+        """A peer is not held any more: what it had parked takes no share of memory."""
+        held = self._held.pop(number, None)
+        if held is not None:
+            self._parked.take(held, -held.parked_bytes)
+
+    def _tell(self, number: int, held: Held) -> None:
         """Tell a peer for how long it is not read from, at least until it is told again: else it
         would take this shard for dead, connect anew, and send all that once more.
         """
@@ -316,7 +343,8 @@ class Meter:
     def closed(self, number: int) -> None:
         """A peer is gone."""
         self._peers.pop(number, None)
-        self._held.pop(number, None)
+        self._forget(number)
+        self.end_turn(number)
         self._late.discard(number)
 
     # -- connections -------------------------------------------------------------------------
@@ -358,15 +386,3 @@ class Meter:
             counted[f"{NAMESPACE}{namespace}"] += 1
         for entity, account in self.accounts.items():
             account.connections = counted[entity]
-
-
-def _has_room(account: Account, expected: int, requests: int) -> bool:
-    """Return whether no rate of an account is overdrawn, and some is left behind the bytes and the
-    requests that are expected of others.
-    """
-    for rate, bucket in enumerate(account.buckets):
-        if bucket is not None:
-            left = bucket.level - (requests if rate == REQUESTS else expected)
-            if left < 0:
-                return False
-    return True

@@ -168,8 +168,8 @@ class Session(msgspec.Struct, eq=False):
     parked: list[ClientFrame | DeviceRequest] | None = None
     #: Whether that waits for a quota, and for no news.
     awaits_quota: bool = False
-    #: What is charged for it.
-    _parked_bytes: int = 0
+    #: What is charged for what is parked.
+    parked_bytes: int = 0
 
     @classmethod
     def opened(
@@ -220,18 +220,18 @@ class Session(msgspec.Struct, eq=False):
     def keep(self, frames: Sequence[ClientFrame | DeviceRequest], budget: Budget) -> bool:
         """Park frames, charged to `budget`; False, and nothing is kept, if that is too much."""
         size = sum(_bytes_of(frame) for frame in frames)
-        if self._parked_bytes + size > PARKED_BYTES_MAX:
+        if self.parked_bytes + size > PARKED_BYTES_MAX:
             return False
         self.parked = [*(self.parked or ()), *frames]
-        self._parked_bytes += size
+        self.parked_bytes += size
         budget.take(size)
         return True
 
     def take_kept(self, budget: Budget) -> Sequence[ClientFrame | DeviceRequest]:
         """Return what was parked: it need not wait any more."""
         frames, self.parked = self.parked or (), None
-        budget.release(self._parked_bytes)
-        self._parked_bytes = 0
+        budget.release(self.parked_bytes)
+        self.parked_bytes = 0
         return frames
 
     def begin_device(
