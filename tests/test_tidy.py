@@ -337,6 +337,18 @@ def modules_that_are_gone(root: Path) -> Iterator[str]:
                 yield f"docs/{page.name}: no module {name}"
 
 
+def words_with_two_meanings(root: Path) -> Iterator[str]:
+    """Words that the glossary explains in more than one row."""
+    page = root / "docs" / "GLOSSARY.md"
+    seen: dict[str, int] = {}
+    for number, line in enumerate(page.read_text().splitlines() if page.exists() else (), 1):
+        row = re.match(r"\| ([^|]+) \| [^|]", line)
+        for word in row[1].split(", ") if row and row[1] != "word" and row[1][0] != "-" else ():
+            if word in seen:
+                yield f"docs/{page.name}:{number}: {word!r} stands in line {seen[word]}, too"
+            seen.setdefault(word, number)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forgotten() -> Iterator[None]:
     """The syntax of the whole source is no load for the tests that come later."""
@@ -424,6 +436,10 @@ def test_the_architecture_names_modules_that_are_there() -> None:
     assert not complaints(modules_that_are_gone)
 
 
+def test_the_glossary_gives_each_word_one_meaning() -> None:
+    assert not complaints(words_with_two_meanings)
+
+
 def test_built_rooms_are_out_of_parentheses() -> None:
     assert not complaints(rooms_left_in_parentheses)
 
@@ -491,6 +507,11 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
     modules_that_are_gone: ("docs/ARCHITECTURE.md", "see `cli.gone`", "no module cli.gone"),
+    words_with_two_meanings: (
+        "docs/GLOSSARY.md",
+        "| word | meaning |\n| --- | --- |\n| cut, run | a |\n\n| word | meaning |\n| run | b |\n",
+        "GLOSSARY.md:6: 'run' stands in line 3, too",
+    ),
     rooms_left_in_parentheses: (f"{WEIR}place/__init__.py", DOC, "weir.place is built"),
 }
 
