@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,11 @@ LONGEST = (
 )
 #: The fixture of a test that waits for what is played beside all others.
 LAST = "many_seeds"
+
+# Commands that tests run keep contexts and tickets here, and not among the settings of whoever runs
+# the tests. It goes with this process.
+_CONFIG = tempfile.TemporaryDirectory(prefix="weir-tests-")
+os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 # No deadline: on a busy machine it would fail tests that are merely slow.
 # "gate" makes the same examples from the same commit, so that a red build can be run again;

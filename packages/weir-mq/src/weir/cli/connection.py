@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from weir.client.client import Client
+    from weir.client.client import Client, Connecting
 
 R = TypeVar("R")
 
@@ -62,10 +62,8 @@ def connected(url: str, work: Callable[[Client], Awaitable[R]], timeout: float |
     """
     import asyncio
 
-    from weir.client.client import connect
-
     try:
-        connecting = connect(url, name="weir-cli", request_timeout=timeout or TIMEOUT_SECONDS)
+        connecting = _connecting(url, timeout or TIMEOUT_SECONDS)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
 
@@ -74,3 +72,20 @@ def connected(url: str, work: Callable[[Client], Awaitable[R]], timeout: float |
             return await work(client)
 
     return asyncio.run(run())
+
+
+def _connecting(url: str, timeout: float) -> Connecting:
+    """Return a client on its way, as `weir.connect` does, whose user has its ticket in a file: each
+    command is a process of its own. Raises `ValueError` and `OSError`.
+    """
+    from weir.cli.tickets import TicketFile, settings_folder
+    from weir.client.arguments import parse_url
+    from weir.client.client import Connecting
+    from weir.client.connection.credentials import find_credentials, split_user
+    from weir.client.core.retries import Backoff
+
+    places, user = split_user(url)
+    hosts = parse_url(places)
+    store = TicketFile(settings_folder() / "tickets", user, hosts) if user else None
+    credentials = find_credentials(user, None, None, hosts, store)
+    return Connecting(hosts, "weir-cli", Backoff(), timeout, credentials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
@@ -26,6 +27,7 @@ from weir.client.connection.credentials import (
     Credentials,
     StaleTicket,
     TokenCredentials,
+    find_credentials,
     find_password,
     read_password_file,
     split_user,
@@ -337,6 +339,54 @@ def test_the_ticket_of_the_last_login_is_shown(is_blocking: bool) -> None:
         log_in(good=False)
     log_in()
     assert shown == [b"", b"t1", b"t2", b""], "a refused one is shown once"
+
+
+class Kept:
+    """Keeps a ticket beside the client."""
+
+    def __init__(self) -> None:
+        self.ticket = b""
+
+    def read(self) -> bytes:
+        return self.ticket
+
+    def write(self, ticket: bytes) -> None:
+        self.ticket = ticket
+
+
+@pytest.mark.parametrize("kind", ["password", "token"])
+def test_the_ticket_of_another_process_is_shown(kind: str) -> None:
+    def ann() -> Any:
+        by_token = TokenCredentials("a.b.c", "ann", kept)
+        return Credentials("ann", "aa", kept) if kind == "password" else by_token
+
+    def log_in(good: bool = True) -> None:
+        if kind == "password":
+            ann().log_in_blocking(TicketBroker(shown, good), True)
+        else:
+            broker = Tickets(b"t1" if good else b"")
+            broker.shown = shown
+            ann().log_in_blocking(broker.take, True)
+
+    kept, shown = Kept(), list[bytes]()
+    log_in()
+    assert (shown, kept.ticket) == ([b""], b"t1")
+    with pytest.raises(StaleTicket):
+        log_in(good=False)
+    assert shown[1:] == [b"t1"]
+    assert kept.ticket == b"", "a refused one is forgotten by all"
+
+
+def test_a_token_without_a_user_has_no_ticket_of_another_process() -> None:
+    """It may be another user's each time, and a ticket of somebody else is a wrong password."""
+    kept = Kept()
+    kept.ticket = b"of ann"
+    for user, expected in (("", b""), ("ann", b"of ann")):
+        found: Any = find_credentials(user, None, "a.b.c", (), kept)
+        broker = Tickets(b"")
+        with contextlib.suppress(StaleTicket):
+            found.log_in_blocking(broker.take, True)
+        assert broker.shown == [expected]
 
 
 class Tickets:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict, replace
 
+from weir.cli.tickets import settings_folder
 from weir.client.arguments import parse_url
 from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE, split_user
 from weir.tls.dialling import client_files
@@ -139,8 +140,7 @@ class Contexts(msgspec.Struct, frozen=True):
 
 def contexts_file(environment: Mapping[str, str] | None = None) -> Path:
     """Return where contexts lie."""
-    given = (os.environ if environment is None else environment).get("XDG_CONFIG_HOME")
-    return (Path(given) if given else Path.home() / ".config") / "weir" / "contexts.toml"
+    return settings_folder(environment) / "contexts.toml"
 
 
 def read_contexts(file: Path) -> Contexts:

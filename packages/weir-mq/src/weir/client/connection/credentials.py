@@ -176,16 +176,29 @@ class StaleTicket(Disconnected):
     """The ticket of the last login is not good any more, and is forgotten: connect again."""
 
 
+class TicketStore(Protocol):
+    """What keeps the ticket of one user for the next process. It raises nothing: without a ticket a
+    login goes on as well.
+    """
+
+    def read(self) -> bytes:
+        """Return the ticket; empty if there is none."""
+
+    def write(self, ticket: bytes) -> None:
+        """Keep a ticket in the place of the last one; an empty one removes it."""
+
+
 class LoginTicket:
     """The ticket of the last login of a client, for its next one: with it that does not wait behind
     somebody who guesses passwords at the same address.
     """
 
-    __slots__ = ("_ticket",)
+    __slots__ = ("_store", "_ticket")
 
-    def __init__(self) -> None:
-        """Have none."""
-        self._ticket = b""
+    def __init__(self, store: TicketStore | None = None) -> None:
+        """Have the one of `store`; without it none yet."""
+        self._store = store
+        self._ticket = b"" if store is None else store.read()
 
     def __bool__(self) -> bool:
         return bool(self._ticket)
@@ -194,12 +207,17 @@ class LoginTicket:
         """Return the first message of a login. A ticket that is over is forgotten, not shown."""
         end = end_of(self._ticket)
         if end is not None and SYSTEM.get().now_us() >= end * 1_000_000:
-            self._ticket = b""
+            self._set(b"")
         return Login(mechanism, message, self._ticket)
 
     def keep(self, last: LoginStep) -> None:
         """A login is done: keep what it gave."""
-        self._ticket = last.ticket
+        self._set(last.ticket)
+
+    def _set(self, ticket: bytes) -> None:
+        self._ticket = ticket
+        if self._store is not None:
+            self._store.write(ticket)
 
     @contextmanager
     def shown(self, login: Login) -> Iterator[None]:
@@ -213,7 +231,7 @@ class LoginTicket:
             if not login.ticket:
                 raise
             if self._ticket == login.ticket:
-                self._ticket = b""
+                self._set(b"")
             raise StaleTicket(f"{error}: the next connection logs in without it") from None
 
 
@@ -224,13 +242,15 @@ class Credentials:
 
     __slots__ = ("_key", "_password", "_ticket", "user")
 
-    def __init__(self, user: str, password: str) -> None:
-        """Be `user`. Raises `BadRequest` for what can be no password."""
+    def __init__(self, user: str, password: str, store: TicketStore | None = None) -> None:
+        """Be `user`, whose ticket is in `store`, if it is given. Raises `BadRequest` for what can
+        be no password.
+        """
         prepare_password(password)
         self.user = user
         self._password = password
         self._key: SaltedKey | None = None
-        self._ticket = LoginTicket()
+        self._ticket = LoginTicket(store)
 
     def __repr__(self) -> str:
         """Show no password."""
@@ -317,12 +337,16 @@ class TokenCredentials:
 
     __slots__ = ("_source", "_ticket", "_told", "user")
 
-    def __init__(self, source: TokenSource, user: str = "") -> None:
-        """Log in by what `source` is or gives; with a `user`, as nobody else."""
+    def __init__(
+        self, source: TokenSource, user: str = "", store: TicketStore | None = None
+    ) -> None:  # fmt: skip
+        """Log in by what `source` is or gives; with a `user`, as nobody else. Its ticket is in
+        `store`, if that is given.
+        """
         self._source = source
         #: The token that others were renewed by last.
         self._told = b""
-        self._ticket = LoginTicket()
+        self._ticket = LoginTicket(store)
         self.user = user
 
     def __repr__(self) -> str:
@@ -463,18 +487,21 @@ def find_credentials(
     password: str | os.PathLike[str] | None,
     token: TokenSource | None,
     hosts: Sequence[tuple[str, int]] = (),
+    store: TicketStore | None = None,
 ) -> AnyCredentials | None:
     """Return who a client is that is told so much, and is told the rest by the environment: a user
-    with a password, or a token; None: nobody. Raises `ValueError` and `OSError`.
+    with a password, or a token; None: nobody. Its ticket is in `store`, if that is given: not that
+    of a token without a user, which may be another user's each time. Raises `ValueError` and
+    `OSError`.
     """
     if token is not None and password is not None:
         raise ValueError("give a password or a token, not both")
     if not user and password is not None:
         raise ValueError("a password needs a user: weir://USER@HOST")
     if token is None and user:
-        return Credentials(user, find_password(user, password, hosts))
+        return Credentials(user, find_password(user, password, hosts), store)
     found = find_token(token)
-    return None if found is None else TokenCredentials(found, user)
+    return None if found is None else TokenCredentials(found, user, store if user else None)
 
 
 def find_token(given: TokenSource | None = None) -> TokenSource | None:
