@@ -36,6 +36,7 @@ from weir.broker.metadata.security.token_keys import TokenKeyRequests, TokenKeyV
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
+from weir.broker.partition.traces import MessageTraces
 from weir.broker.quotas.meter import Meter
 from weir.broker.quotas.reports import UsageReports
 from weir.broker.replica.catch_up import CatchUpPermits
@@ -261,7 +262,6 @@ def _services(
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
     )
-    scatterings = ScatteringRequests(coordinator, topics, registry, admission)
     meter = Meter(topics.catalog, cluster.sessions, outbox, time, cluster.resumed, budget)
     usage = UsageReports(
         meter, topics, cluster.sessions, registry, forwarder, admission, layout, outbox, time
@@ -271,7 +271,8 @@ def _services(
         **brokerset.handlers(),
         **orders.handlers(),
         **listing.handlers(),
-        **scatterings.handlers(),
+        **ScatteringRequests(coordinator, topics, registry, admission).handlers(),
+        **MessageTraces(topics, cluster.sessions, outbox, time).handlers(),
         **confirmations.handlers(),
         **logins.handlers(),
         **_token_keys(runtime, topics, registry).handlers(),

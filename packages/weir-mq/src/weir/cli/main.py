@@ -38,6 +38,7 @@ _OURS = {
     "dev": "weir.cli.dev:dev",
     "topic": "weir.cli.admin.topics:app",
     "cluster": "weir.cli.admin.clusters:app",
+    "trace": "weir.cli.admin.trace:trace",
     "device": "weir.cli.admin.devices:app",
     "cert": "weir.cli.admin.certificates:app",
     "fleet": "weir.cli.admin.fleets:app",

@@ -13,6 +13,7 @@ import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import seconds
 from weir.client.reader.options import Start, begin_of
 from weir.errors import (
@@ -25,7 +26,7 @@ from weir.errors import (
 from weir.model.columns import boot_of, generation_of
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
-from weir.model.topic import EVERY_CLUSTER, FOREVER, Mode, SettingsChange
+from weir.model.topic import EVERY_CLUSTER, FOREVER, Mode, Presence, Progress, SettingsChange
 from weir.order.clock import milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -485,6 +486,96 @@ async def ask_each(
     for first in range(0, len(asked), _ASKED_TOGETHER):
         found += await asyncio.gather(*map(ask, asked[first : first + _ASKED_TOGETHER]))
     return [reply for reply in found if reply is not None]
+
+
+class ClusterProgress(msgspec.Struct, frozen=True):
+    """How far a cluster is with one message: "waiting", "granted", "held back" or "done".
+
+    It was granted `attempts` times. One that is granted is with `principal` at `address`, as far as
+    the node that leads the partition knows them, by connection number `consumer`, for another
+    `left_seconds`. A cluster that reads in total order says who has its turn.
+    """
+
+    cluster: str
+    progress: str
+    attempts: int = 0
+    consumer: int = 0
+    principal: str = ""
+    address: str = ""
+    left_seconds: float = 0.0
+
+
+class MessageTrace(msgspec.Struct, frozen=True):
+    """Where one message is: "stored", "aborted" with its scattering, "skipped" by a relay that
+    keeps other tags, "awaited" where it has not come yet, "deleted" by retention, or "lost".
+
+    The partition holds offsets [start, end) there. `stamp` is that of the batch or entry that holds
+    it, or 0. A relay got it at `received` by its own clock, in seconds since 1970; in the core that
+    is None. The clock of the node that answered is `clock_ahead` seconds ahead of this machine's,
+    give or take `clock_error`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    presence: str
+    start: int
+    end: int
+    stamp: int
+    received: float | None
+    clock_ahead: float
+    clock_error: float
+    clusters: tuple[ClusterProgress, ...] = ()
+
+
+async def trace(places: Places, partition: int, offset: int) -> MessageTrace:
+    """Ask where a message is, and how far the clusters of its topic are with it. Raises
+    `BadRequest` for a partition that is not there.
+    """
+
+    if partition >= len(places):
+        await places.find_again()  # a node that lags may not have heard of it
+    if not 0 <= partition < len(places):
+        count = len(places)
+        raise BadRequest(
+            f"{places.topic} has {count} partitions: name one from 0 to {count - 1}"
+            if count > 1
+            else f"{places.topic} has partition 0 alone: name that"
+        )
+
+    def request(address: Address) -> m.Request:
+        return a.TraceMessage(address, offset)
+
+    now_us = SYSTEM.get().now_us
+    asked_us = now_us()
+    told = await places.ask(partition, request, a.TracedMessage)
+    told_us = now_us()
+    here, error = (asked_us + told_us) / 2e6, (told_us - asked_us) / 2e6
+    clusters = [
+        ClusterProgress(
+            one.name, Progress(one.progress).name.lower().replace("_", " "), one.attempts,
+            one.consumer, one.principal, one.address, one.left_ms / 1_000,
+        )
+        for one in told.clusters
+    ]  # fmt: skip
+    if partition and told.presence == Presence.STORED and not told.received_ms:
+        clusters += await _in_total_order(places, partition, offset)
+    return MessageTrace(
+        places.topic, partition, offset, Presence(told.presence).name.lower(), told.start, told.end,
+        told.stamp, told.received_ms / 1_000 if told.received_ms else None,
+        told.now_ms / 1_000 - here, error, tuple(sorted(clusters, key=lambda one: one.cluster)),
+    )  # fmt: skip
+
+
+async def _in_total_order(places: Places, partition: int, offset: int) -> list[ClusterProgress]:
+    """Return how far the clusters are that have their one cursor in partition 0."""
+    (listed,) = await ask_each(places, lambda _, at: a.ListClusters(at), a.ClusterList, [0])
+    found = []
+    for one in listed.clusters:
+        if one.offsets:
+            at = one.offsets[partition] if partition < len(one.offsets) else 0
+            found.append(ClusterProgress(one.name, "done" if offset < at else "waiting"))
+    return found
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -15,11 +15,13 @@ from weir.client.administration import (
     Cluster,
     Device,
     Held,
+    MessageTrace,
     Part,
     ask_each,
     change_of,
     devices_of,
     forget_hub,
+    trace,
 )
 from weir.client.arguments import (
     AckLevel,
@@ -481,6 +483,10 @@ class Client:
         places = await Places.find(self._network, name)
         return await ask_each(places, lambda _, address: a.AskStats(address), a.PartitionStats)
 
+    async def trace(self, topic: str, partition: int, offset: int) -> MessageTrace:
+        """Return where a message is, and how far each cluster is with it. Raises `UnknownTopic`."""
+        return await trace(await Places.find(self._network, topic), partition, offset)
+
     # Consumer clusters.
 
     async def clusters(self, topic: str, cluster: str = "") -> list[Cluster]:
@@ -488,14 +494,9 @@ class Client:
         return await self._administration.clusters(topic, cluster)
 
     async def seek_cluster(
-        self,
-        topic: str,
-        cluster: str,
-        to: Start,
-        *,
-        partitions: Sequence[int] | None = None,
-        create: bool = False,
-    ) -> Cluster:
+        self, topic: str, cluster: str, to: Start, *,
+        partitions: Sequence[int] | None = None, create: bool = False,
+    ) -> Cluster:  # fmt: skip
         """Let a cluster go on at `to`, a reader's `start`, in some partitions or in all.
 
         What its consumers hold is theirs no more: their acks come too late (`StaleGrant`). With

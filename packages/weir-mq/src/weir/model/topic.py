@@ -66,6 +66,34 @@ class AckOutcome(IntEnum):
     PARTLY = 3
 
 
+class Presence(IntEnum):
+    """Whether a message is where somebody looks for it."""
+
+    STORED = 0
+    #: Its scattering was aborted: the offset holds no message.
+    ABORTED = 1
+    #: This relay keeps messages with other tags.
+    SKIPPED = 2
+    #: The partition, or what has come of it here, ends before it.
+    AWAITED = 3
+    #: Retention deleted it.
+    DELETED = 4
+    #: It was lost before it came to this relay.
+    LOST = 5
+
+
+class Progress(IntEnum):
+    """How far a cluster is with a message."""
+
+    #: It is to be granted.
+    WAITING = 0
+    #: A consumer has it.
+    GRANTED = 1
+    #: It was given back, and nobody is granted it for a while.
+    HELD_BACK = 2
+    DONE = 3
+
+
 def check_name(name: str, what: str = "name") -> str:
     """Return `name` if it is 1 to 128 of A-Z a-z 0-9 . _ - and not `.` or `..`, else `BadName`."""
     if not _NAME.fullmatch(name) or name in (".", ".."):

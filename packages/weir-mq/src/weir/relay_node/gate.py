@@ -21,7 +21,10 @@ from weir.relay_node.requests import AnswerRoom, RelayRequests
 from weir.relay_node.sessions import Channel, ReaderSession, refused_dialect
 
 #: What is about one partition, by its address; and about one topic, by its number.
-_BY_ADDRESS = (m.Fetch, m.FetchChunks, m.Positions, m.AskRelay, a.DescribePartition, a.AskLeader)
+_BY_ADDRESS = (
+    m.Fetch, m.FetchChunks, m.Positions, m.AskRelay, a.DescribePartition, a.AskLeader,
+    a.TraceMessage,
+)  # fmt: skip
 _BY_NUMBER = (m.AskBarriers, m.AwaitMark)
 _LISTS = (m.ListTopics, m.ListOffsets)
 

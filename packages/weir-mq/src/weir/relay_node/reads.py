@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from weir.codec import Buffer
 from weir.errors import BadRequest, Damaged, DamagedRange, OffsetOutOfRange, Unavailable, ValueLost
-from weir.model.batch import stored_header
+from weir.model.batch import Batch, stored_header
 from weir.model.ids import LIMIT_MAX, partition_of
 from weir.model.limits import FETCH_BYTES_MAX
+from weir.model.topic import Presence
 from weir.protocol.client import messages as m
-from weir.relay.entries import ChunkStored, decode_entry
+from weir.relay.entries import ChunkStored, Relayed, decode_entry
 from weir.relay.messages import Mark
 from weir.relay.portion import Plan, Portion, portion_of
-from weir.relay.rows import HOLDS_BATCH, RowKind, StoredBatches, Tags, covers
+from weir.relay.rows import HOLDS_BATCH, RowKind, StoredBatches, Tags, covers, within
 from weir.relay.state import RelayState
 
 BATCHES = StoredBatches()
@@ -172,6 +173,36 @@ def chunk_indexes(state: RelayState, index: int, count: int) -> list[int]:
             break
         found.append(own)
     return found
+
+
+def presence_in(state: RelayState, offset: int) -> Presence:
+    """Return whether a message is here, as far as no entry has to be read: STORED may be SKIPPED or
+    ABORTED.
+    """
+    if not state.begun or offset >= state.end:
+        return Presence.AWAITED
+    if offset < state.start:
+        return Presence.DELETED
+    if any(first <= offset < behind for first, behind in state.gaps):
+        return Presence.LOST
+    return Presence.STORED
+
+
+def found_in(entry: Buffer, offset: int) -> tuple[Presence, int, int]:
+    """Return whether an entry that covers an offset holds its message, the stamp of what holds it
+    there, and when it was received, in ms since 1970. Raises `Damaged`.
+    """
+    record, data = decode_entry(entry)
+    if not isinstance(record, Relayed):
+        raise Damaged(f"the entry that covers offset {offset} holds no messages")
+    rows = within(record.first, record.rows, data, offset, offset + 1)
+    for _, row, batch in rows:
+        if row.kind == _VOID:
+            return Presence.ABORTED, 0, record.received_ms
+        if batch is None or offset not in Batch(batch).offsets:
+            return Presence.SKIPPED, 0, record.received_ms
+        return Presence.STORED, row.stamp or stored_header(batch).stamp, record.received_ms
+    raise Damaged(f"the entry that covers offset {offset} has no row of it")
 
 
 def chunks_in(indexes: Sequence[int], found: Mapping[int, Buffer]) -> list[Buffer]:

@@ -36,7 +36,7 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
 )
-from weir.model.topic import split_name
+from weir.model.topic import Presence, split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.relay.messages import Mark, Pull, SayHold, decode_question, encode_message
@@ -120,6 +120,7 @@ class RelayRequests:
             m.AskBarriers: self._ask_barriers,
             m.AwaitMark: self._await_mark,
             m.ResolveCut: self._resolve_cut,
+            a.TraceMessage: self._trace,
         }
 
     async def answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
@@ -189,6 +190,23 @@ class RelayRequests:
         self._partition(request.address)
         node = self._host.founded.node
         return a.LeaderInfo(node, 1, (node,))
+
+    async def _trace(self, request: a.TraceMessage) -> m.Reply:
+        """Say whether a message is here. What was read and is not durable yet counts, as it does
+        for readers.
+        """
+        group, offset = request.address.group, request.offset
+        _, held = self._partition(request.address)
+        state = held.state
+        presence, stamp, received_ms = reads.presence_in(state, offset), 0, 0
+        start, end = state.start, state.end
+        if presence is Presence.STORED:
+            (index,) = state.entries_from(offset, offset + 1, 1)
+            found = await self._entries(group, held, [index])
+            if index not in found:
+                raise Unavailable(f"offset {offset} is not durable here yet: ask again shortly")
+            presence, stamp, received_ms = reads.found_in(found[index], offset)
+        return a.TracedMessage(presence, start, end, stamp, received_ms, wall_ms())
 
     def _info(self, topic: RelayedTopic) -> m.TopicInfo:
         """Return a topic as the core describes it, served here."""

@@ -12,6 +12,7 @@ from weir.model.batch import HEADER_SIZE, split, stamped
 from weir.model.batch_builder import encode
 from weir.model.columns import References
 from weir.model.ids import Address
+from weir.model.topic import Presence
 from weir.protocol.client import messages as m
 from weir.relay.entries import (
     AnyRecord,
@@ -94,6 +95,28 @@ def test_an_answer_that_ends_amid_a_stamp_is_cut(log: Log) -> None:
     portion = reads.read_portion(plan._replace(credit=1 << 20, until=15), log.entries, log.state)
     assert portion is not None
     assert reads.fetched_of(asked, portion, 16, None).is_cut
+
+
+def test_a_message_is_told_to_be_here_skipped_or_no_message(log: Log) -> None:
+    kept = reads.StoredBatches().select(batch(16, ["a", "b", "a"], 7), frozenset({"b"}), GROUP)
+    assert kept is not None
+    log.relay([Row(1, 3, 7, len(kept)), Row(3, 2, 8)], bytes(kept))
+    log.add(GapTold(21, 25, "gone"))
+    found = {at: reads.presence_in(log.state, at) for at in (9, 10, 21, 24, 25)}
+    assert found == {
+        9: Presence.DELETED, 10: Presence.STORED, 21: Presence.LOST, 24: Presence.LOST,
+        25: Presence.AWAITED,
+    }  # fmt: skip
+    assert reads.presence_in(RelayState(), 0) is Presence.AWAITED
+    told = {}
+    for offset in (10, 11, 12, 14, 15, 16, 17, 18, 19):
+        (index,) = log.state.entries_from(offset, offset + 1, 1)
+        told[offset] = reads.found_in(log.entries[index], offset)
+    assert told == {
+        10: (Presence.STORED, 5, 1), 11: (Presence.STORED, 5, 1), 12: (Presence.ABORTED, 0, 1),
+        14: (Presence.STORED, 6, 1), 15: (Presence.STORED, 6, 1), 16: (Presence.SKIPPED, 0, 1),
+        17: (Presence.STORED, 7, 1), 18: (Presence.SKIPPED, 0, 1), 19: (Presence.SKIPPED, 0, 1),
+    }  # fmt: skip
 
 
 def test_a_mark_beyond_what_is_told_as_committed_is_not_told(log: Log) -> None:

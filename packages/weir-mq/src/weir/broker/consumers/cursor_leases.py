@@ -76,6 +76,10 @@ class CursorLeases:
             for name, cursor in state.cursors.items()
         }
 
+    def left_ms(self, name: str, now_ms: int) -> int:
+        """Return for how long the turn of a cluster lasts; 0 if it is over."""
+        return max(self._due.get(name, 0) - now_ms, 0)
+
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for a turn."""

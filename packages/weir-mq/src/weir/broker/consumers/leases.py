@@ -145,6 +145,10 @@ class Leases:
             return ended.keys()
         return [fence for fence in ended if (name, fence) not in self._pinned]
 
+    def left_ms(self, name: str, fence: int, now_ms: int) -> int:
+        """Return for how long a grant of a cluster lasts; 0 if it has ended."""
+        return max(self._until.get((name, fence), 0) - now_ms, 0)
+
 
 class GrantLimits:
     """The leader's limits of one partition."""

@@ -380,6 +380,15 @@ class ClusterState:
         """Return how many messages below offset `behind` are not done."""
         return behind - self.cursor - self.done.count
 
+    def holder(self, offset: int) -> tuple[int, int]:
+        """Return the fence of the grant that holds a message, and how often that was granted; (0,
+        0) if it is with nobody.
+        """
+        for fence, *_ in self.holders.within(offset, offset + 1):
+            ((*_, attempts),) = self.grants[fence].tries(offset, offset + 1)
+            return fence, attempts
+        return 0, 0
+
     @property
     def granted(self) -> int:
         """How many messages are with consumers."""

@@ -363,6 +363,7 @@ class Client(Twin[asynchronous.Client]):
     held = waits(asynchronous.Client.held)
     parts = waits(asynchronous.Client.parts)
     topic_stats = waits(asynchronous.Client.topic_stats)
+    trace = waits(asynchronous.Client.trace)
     clusters = waits(asynchronous.Client.clusters)
     seek_cluster = waits(asynchronous.Client.seek_cluster)
     pause_cluster = waits(asynchronous.Client.pause_cluster)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from weir.codec import Unsigned8
 from weir.errors import (
     BadName,
     ClusterInUse,
@@ -404,6 +405,59 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     offsets: tuple[int, ...] = ()
 
 
+class ClusterTrace(Control, frozen=True, array_like=True):
+    """How far a cluster is with one message: `progress` is a `Progress`.
+
+    `attempts` is how often it was granted. Of a granted one, `consumer` is the number of the
+    connection that has it, of `principal` at `address` (empty: not known to the node that answers).
+    After `left_ms` it may be granted to others. In a cluster that reads in total order, `consumer`
+    has the turn.
+    """
+
+    name: str
+    progress: Unsigned8
+    attempts: Natural = 0
+    consumer: Natural = 0
+    principal: str = ""
+    address: str = ""
+    left_ms: Natural = 0
+
+
+class TracedMessage(ControlReply, frozen=True, array_like=True):
+    """Where a message is: `presence` is a `Presence`, and [start, end) what the partition holds.
+
+    `stamp` is that of the entry that holds it, 0 if it is not there. A relay says when it was
+    `received_ms`, in ms since 1970 by its clock; the core says 0. `now_ms` is the clock of the node
+    that answers. The clusters come by name; a relay has none.
+    """
+
+    presence: Unsigned8
+    start: Natural
+    end: Natural
+    stamp: Natural
+    received_ms: Natural
+    now_ms: Natural
+    clusters: list[ClusterTrace] = field(default_factory=list)
+
+
+class TraceMessage(ControlRequest, frozen=True, array_like=True):
+    """Ask where a message is, and how far the clusters of its partition are with it; or ask a relay
+    whether it is there. Clusters that read in total order are told of in partition 0 alone.
+    """
+
+    declaration = Declaration(
+        108,
+        Scope.PARTITION,
+        TracedMessage,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        methods=("Client.trace",),
+    )
+
+    address: Address
+    offset: Natural
+
+
 class ClusterChanged(ControlReply, frozen=True, array_like=True):
     """A change of a cluster is durable on a majority; `cursor` is where it is now."""
 
@@ -558,6 +612,7 @@ REQUESTS: tuple[type[Request], ...] = (
     AskStats,
     AskLeader,
     ListClusters,
+    TraceMessage,
     BeginCluster,
     SeekCluster,
     PauseCluster,

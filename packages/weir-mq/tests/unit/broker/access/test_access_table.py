@@ -56,6 +56,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     a.AskStats: lambda t: a.AskStats(t.addresses[0]),
     a.AskLeader: lambda t: a.AskLeader(t.addresses[0]),
     a.ListClusters: lambda t: a.ListClusters(t.addresses[0]),
+    a.TraceMessage: lambda t: a.TraceMessage(t.addresses[0], 0),
     a.BeginCluster: lambda t: a.BeginCluster(t.addresses[0], CLUSTER, 0),
     a.SeekCluster: lambda t: a.SeekCluster(t.addresses[0], CLUSTER, 0),
     a.PauseCluster: lambda t: a.PauseCluster(t.addresses[0], CLUSTER),
