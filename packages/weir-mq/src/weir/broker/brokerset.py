@@ -260,9 +260,9 @@ class BrokerSet:
             self._moving.look(filter(None, map(self._led, turn)), self._catalog.nodes)
 
     def _seek_nodes(self) -> None:
-        """Ask another node who there is, if no link goes to who leads the registry: nodes that were
-        added while this one was down may lead it, and their links are not taken here until they
-        are known.
+        """Ask another node which nodes there are, if no link goes to the leader of the registry.
+        A node that was added while this one was down may lead it, and its links are not taken here
+        until it is known.
         """
         if not self._links.is_guarded or self._registry.ready or not self._links.up:
             return
@@ -273,7 +273,7 @@ class BrokerSet:
             self._forwarder.ask_own(self._links.in_turn(), AskNodes())
 
     def answered(self, frame: ClientFrame) -> None:
-        """Another node says who there is."""
+        """Take another node's answer to which nodes there are."""
         told = decode_reply(frame)
         if isinstance(told, NodesTold):
             self._links.hear(told.nodes, self._catalog.nodes)

@@ -345,8 +345,8 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 class FleetDevice(msgspec.Struct, frozen=True):
-    """The fleet of a hub (empty: none), and the generation of its device that may come in, unless
-    that was revoked. The generation `before` may come as well, until a device of the new one does;
+    """The fleet of a hub (empty: none), and the generation of its device that may log in, unless
+    that was revoked. The generation `before` may log in, too, until a device of the new one does;
     None: it may not.
     """
 
@@ -357,8 +357,8 @@ class FleetDevice(msgspec.Struct, frozen=True):
     before: int | None = None
 
     def secret(self, fleet_key: bytes, system: int) -> bytes:
-        """Return what is to be flashed into this device, 32 bytes, by a version of its fleet's key
-        and the id of the system. Raises `ValueError` for a key of another size.
+        """Return the secret to flash into this device, 32 bytes, made by a version of its fleet's
+        key and the id of the system. Raises `ValueError` for a key of another size.
         """
         return derive_secret(fleet_key, system, self.hub, self.generation)
 
@@ -393,13 +393,13 @@ class Fleets:
         return _fleet((await self._network.request(request, f.FleetChanged)).fleet)
 
     async def remove(self, name: str) -> Fleet:
-        """Let a fleet be gone, and return it: its hubs belong to nobody, and in an open set may
-        come without a proof. Raises `BadRequest` if there is none.
+        """Remove a fleet and return it. Its hubs belong to no fleet then; in an open set they may
+        connect without a proof. Raises `BadRequest` if there is no such fleet.
         """
         return _fleet((await self._network.request(f.RemoveFleet(name), f.FleetChanged)).fleet)
 
     async def drop_key(self, name: str, version: int) -> Fleet:
-        """Take a version of a fleet's key away; devices whose secrets were made by it stay out.
+        """Remove a version of a fleet's key: devices whose secrets were made by it are refused.
 
         Raises `BadRequest` if it is the only one.
         """
@@ -412,8 +412,8 @@ class Fleets:
         return tuple(map(_fleet, found.fleets))
 
     async def opens_keys(self) -> bool:
-        """Return whether the node that is asked opens the keys of all fleets: else devices cannot
-        come in there.
+        """Return whether the node that answers can open the keys of all fleets. If not, devices
+        cannot log in there.
         """
         return (await self._network.request(f.ListFleets(), f.FleetList)).opens
 
@@ -422,8 +422,8 @@ class Fleets:
         return _device(await self._network.request(f.DescribeDevice(hub), f.DeviceInfo))
 
     async def replace_device(self, hub: int, generation: int) -> FleetDevice:
-        """Let the device of this generation be the one that may come. The one that may now may do
-        so until the new one has proved who it is.
+        """Let the device of this generation log in. The device that may log in now may do so until
+        the new one has proved who it is.
 
         Raises `BadRequest` if the hub is as far or further, or belongs to no fleet.
         """
@@ -431,16 +431,15 @@ class Fleets:
         return _device(await self._network.request(request, f.DeviceInfo))
 
     async def end_devices_before(self, hub: int, generation: int) -> AccessChange:
-        """Let the device of this generation be the one that may come; all before stay out from now
-        on, of each shard that is reached. Raises `BadRequest` if the hub is further, or belongs to
-        no fleet.
+        """Let only the device of this generation log in: each shard that is reached refuses all
+        before it from now on. Raises `BadRequest` if the hub is further, or belongs to no fleet.
         """
         return await self._set(f.SetDevice(hub, generation))
 
     async def revoke_device(self, hub: int, generation: int) -> AccessChange:
-        """Let nobody come as this hub until its device is replaced by one of a generation above
-        this; its connections end on each shard that is reached. Raises `BadRequest` if the hub is
-        further, or belongs to no fleet.
+        """Refuse logins of this hub until its device is replaced by one of a later generation; its
+        connections end on each shard that is reached. Raises `BadRequest` if the hub is further,
+        or belongs to no fleet.
         """
         return await self._set(f.SetDevice(hub, generation, True))
 
@@ -481,8 +480,8 @@ class Quotas:
         self._network = network
 
     async def set(self, entity: str, limits: Mapping[str, int | None]) -> Quota:
-        """Set limits of an entity by the names of quotas, such as `bytes_in`; None ends one, and
-        those that are not named stay. Return all that it has then.
+        """Set limits of an entity by the names of quotas, such as `bytes_in`; None removes one, and
+        those that are not named stay. Return all limits that it has then.
 
         Raises `BadRequest` for what is no entity or quota, `BadName`, `LevelTooLow`, and `TooLarge`
         where too many have quotas.
@@ -491,9 +490,7 @@ class Quotas:
         return _quota((await self._network.request(request, q.QuotaChanged)).quota)
 
     async def remove(self, entity: str) -> Quota:
-        """Let an entity have no quotas any more, and return those that it had. Raises `BadRequest`
-        if it had none.
-        """
+        """Remove the quotas of an entity and return them. Raises `BadRequest` if it had none."""
         request = q.RemoveQuota(entity)
         return _quota((await self._network.request(request, q.QuotaChanged)).quota)
 

@@ -249,7 +249,7 @@ class SystemTopology:
         return await self._network.request(DescribeTopology(), TopologyState)
 
     async def apply(self, topology: Topology, after: int) -> TopologyState:
-        """Let the topology be another one, in place of version `after`.
+        """Replace version `after` of the topology, and return the new one.
 
         Raises `TopologyChanged` where that is not the last version, `BadRequest` for a topology
         that does not fit, and `LevelTooLow`.

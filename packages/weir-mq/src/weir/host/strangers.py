@@ -272,7 +272,7 @@ class Handshakes(Generic[D]):
         return False
 
     def turn_away(self, one: D, frame: ClientFrame | DeviceRequest) -> None:
-        """Too many wait already at the address of a connection: say so, and close."""
+        """Close a connection, and tell it that too many wait at its address already."""
         reason = "too many logins from this address failed: try again later"
         if isinstance(frame, ClientFrame):
             refusal = Refusal(Overloaded.code, reason, RETRY_AFTER_MS)
@@ -280,7 +280,7 @@ class Handshakes(Generic[D]):
         one.hang_up(reason)
 
     def brought(self, one: D, size: int) -> bool:
-        """A stranger that waits brought so many bytes; False if that was too much: it is let go."""
+        """Count bytes that a waiting stranger sent. False if they are too many: it was closed."""
         if self._strangers.brought(one, size):
             return True
         self._exceeds(one, f"over {STRANGER_BYTES_MAX:,} bytes before hello")

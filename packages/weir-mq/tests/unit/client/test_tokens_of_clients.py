@@ -130,7 +130,7 @@ def test_a_token_is_not_shown_over_a_network(url: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("content", "mode", "error"),
-    [("x" * 9_000, 0o600, "over 8,192"), ("", 0o600, "it is text"), ("a", 0o640, "chmod 600")],
+    [("x" * 9_000, 0o600, "over 8,192"), ("", 0o600, "give a JWT"), ("a", 0o640, "chmod 600")],
 )
 def test_a_file_that_holds_no_token(tmp_path: Path, content: str, mode: int, error: str) -> None:
     file = tmp_path / "token"

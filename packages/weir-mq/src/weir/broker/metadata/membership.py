@@ -213,7 +213,10 @@ class Membership:
                 FORMAT_LEVEL_TOPOLOGY,
             )
         if len(request.join_key) != JOIN_KEY_BYTES:
-            raise BadRequest(f"a join key has {JOIN_KEY_BYTES} bytes", JOIN_KEY_BYTES)
+            raise BadRequest(
+                f"a join key has {JOIN_KEY_BYTES} bytes, not {len(request.join_key)}",
+                JOIN_KEY_BYTES,
+            )
         if known is not None and known.birth:  # it came long ago, and listens elsewhere now
             self._proposals.propose(record, caller)
             return

@@ -500,7 +500,9 @@ class Nodes:
     def _change(self, node: int, state: str) -> None:
         known = self._known(node)
         if state not in _STATES:
-            raise Halted(f"a node cannot be {state!r} as far as this release knows")
+            raise Halted(
+                f"this release does not know the state {state!r} of a node: upgrade this node"
+            )
         if known.state == "removed":
             raise _removed(node)
         self._nodes[node] = known._replace(state=state)  # type: ignore[arg-type]

@@ -205,7 +205,7 @@ def reload(
         given = "start it with --tls-certificate, --tls-key and --tls-trust" if is_relay else (
             "set tls.certificate, tls.key and tls.trust"
         )  # fmt: skip
-        raise BadFolder(f"what serves {data} has no certificate: {given}")
+        raise BadFolder(f"the process that serves {data} has no certificate: {given}")
     asked = token_hex(8)
     (data / ASKED).write_text(asked, encoding="utf-8")
     until = time.monotonic() + _RELOAD_SECONDS

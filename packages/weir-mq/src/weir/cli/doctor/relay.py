@@ -38,7 +38,8 @@ def _core(figures: Figures) -> Finding:
     ages = [value for _, value in figures.rows("weir_relay_news_age_seconds")]
     found = f"cut off from the core; the last news came {min(ages, default=0.0):,.0f} s ago"
     advice = (
-        "readers go on with what is here: see that the core runs, and that its address is right"
+        "check that the core runs and that its address is right: until then readers get what the "
+        "relay has"
     )
     return Finding("relay-core", "fail", found, advice)
 
@@ -63,31 +64,31 @@ def _lag(figures: Figures) -> Finding:
         f"{behind:,} messages behind, about {size:,.1f} MB; {labels.get('topic', '')}/"
         f"{labels.get('partition', '')} was complete {worst:,.0f} s ago"
     )
-    advice = "if the core is reached, the link, the disk or a processor is too slow for this"
+    advice = "if relay-core is ok, find what is too slow: the link, the disk or the processor"
     return Finding("relay-lag", "warn", found, advice)
 
 
 def _disk(figures: Figures) -> Finding:
     failing = [labels["kind"] for labels, value in figures.rows("weir_relay_disk_failing") if value]
     if not failing:
-        return Finding("relay-disk", "ok", "takes all that comes")
+        return Finding("relay-disk", "ok", "no write fails")
     paused = "; nothing is pulled until it has room" if "flush" in failing else ""
-    advice = "free some room, or mend the disk: the relay goes on by itself; its log says more"
+    advice = "free some space, or repair the disk: the relay then resumes; its log says more"
     return Finding("relay-disk", "fail", f"fails at {', '.join(failing)}{paused}", advice)
 
 
 def _gaps(figures: Figures) -> Finding:
     rows = [(labels, value) for labels, value in figures.rows("weir_relay_gap_messages") if value]
     if not rows:
-        return Finding("relay-gaps", "ok", "nothing was lost above it")
+        return Finding("relay-gaps", "ok", "no messages were lost in the core")
     named = ", ".join(f"{one.get('topic')}/{one.get('partition')}" for one, _ in rows[:3])
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     lost = int(sum(value for _, value in rows))
     advice = (
-        "readers of these offsets get an error that names them: let them go on behind. Once the "
-        "core is mended, remove the relay's folder, and it pulls everything again"
+        "readers of these offsets get an error that names them: start them behind it. If the core "
+        "gets the messages back, delete the relay's folder, and it pulls everything again"
     )
-    found = f"{lost:,} messages of {named}{more} were lost before they came here"
+    found = f"{lost:,} messages of {named}{more} were lost before the relay had pulled them"
     return Finding("relay-gaps", "warn", found, advice)
 
 

@@ -329,7 +329,7 @@ def _check_proof(proof: ScramProof, last: LoginStep) -> None:
     """Raise `RemoteProtocolError` unless the broker proved who it is, and let the user in."""
     proof.check(last.message)
     if not last.done:
-        raise RemoteProtocolError("the broker proved who it is, and let nobody in")
+        raise RemoteProtocolError("the broker proved who it is, and did not log in the user")
 
 
 class TokenCredentials:
@@ -370,7 +370,7 @@ class TokenCredentials:
 
     def _check(self, reply: LoginStep) -> None:
         if not reply.done:
-            raise RemoteProtocolError("the broker took the token, and let nobody in")
+            raise RemoteProtocolError("the broker accepted the token, and did not log in its user")
         if self.user and "/".join(split_name(self.user)) != reply.user:
             raise NotAuthenticated(f"the token is of user {reply.user}, not of {self.user}")
         self._ticket.keep(reply)
@@ -393,7 +393,9 @@ class TokenCredentials:
         """
         check_channel(is_encrypted=is_private, is_loopback=False)
         if not isinstance(self._source, str):
-            raise NotAuthenticated("there is no token to log in by: it is given as text here")
+            raise NotAuthenticated(
+                f"a blocking client takes its token as text: pass the token itself, or set {TOKEN}"
+            )
         token = _token_of(self._source)
         login = self._ticket.login(BEARER, token)
         with _in_words(token), self._ticket.shown(login):
@@ -449,7 +451,7 @@ class Renewal:
                     continue  # nobody has written the next one yet
                 left = await self._credentials.renew(connection, token, timeout)
             except WeirError as error:
-                log.warning("a token was not renewed, and is tried again: %s", error)
+                log.warning("a token could not be renewed; it is tried again: %s", error)
                 continue
             self._token, ends = token, began + left
 
@@ -474,7 +476,7 @@ def _pause(left: float) -> float:
 def _seconds_left(reply: LoginStep) -> float:
     """Return for how long the broker lets a connection go on. Raises `RemoteProtocolError`."""
     if not reply.done or not reply.message.isdigit() or len(reply.message) > 12:
-        raise RemoteProtocolError("the broker took the token, and does not say for how long")
+        raise RemoteProtocolError("the broker accepted the token, and did not say for how long")
     return float(reply.message)
 
 
@@ -515,9 +517,14 @@ def find_token(given: TokenSource | None = None) -> TokenSource | None:
 
 def _token_of(found: object) -> bytes:
     if not isinstance(found, str) or not found.isascii() or not found.strip():
-        raise NotAuthenticated("there is no token to log in by: it is text, as JWT has it")
+        raise NotAuthenticated(
+            "no token to log in with: give a JWT, as ASCII text that is not empty"
+        )
     if len(found) > TOKEN_BYTES_MAX:
-        raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX:,} bytes")
+        raise NotAuthenticated(
+            f"the token has more than {TOKEN_BYTES_MAX:,} bytes: ask its issuer for one with fewer "
+            "claims"
+        )
     return found.strip().encode()
 
 

@@ -410,7 +410,7 @@ class Client(Twin[asynchronous.Client]):
 
     @property
     def fleets(self) -> Fleets:
-        """The fleets of devices: which hubs must prove who they are, and which may come."""
+        """The fleets of devices: which hubs must prove who they are, and which may log in."""
         return Fleets(self._of.fleets, self._background)
 
     def close(self) -> None:

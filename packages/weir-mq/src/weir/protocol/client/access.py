@@ -49,8 +49,8 @@ _VERBS_MAX = 16
 
 
 class LoginStep(ControlReply, frozen=True, array_like=True):
-    """What the broker says in a login. Once it is `done`, the connection is that of the `user`, and
-    the `ticket`, if there is one, is to be shown at its next login.
+    """What the broker answers to a step of a login. Once it is `done`, the connection is that of
+    the `user`. Show the `ticket`, if there is one, at the next login.
     """
 
     message: bytes
@@ -64,8 +64,8 @@ class Login(ControlRequest, frozen=True, array_like=True):
     client's first message, then its proof. Check the broker's own proof in the last answer.
 
     The first message may bring the `ticket` that the user's last login got: then it does not wait
-    for failed logins of others. A login with a ticket that is refused, for whatever reason, ends
-    the connection: connect again, and without a ticket that is not good.
+    for failed logins of others. If a login with a ticket is refused, the broker ends the
+    connection: connect again, and log in without that ticket.
     """
 
     declaration = Declaration(

@@ -111,7 +111,7 @@ class ChangeNode(ControlRequest, frozen=True, array_like=True):
     """Add a node at `host` and `port`, or `drain`, `remove` or make `active` a node.
 
     Answered by `NodeList`. Node 0 to add is the next free id. In a closed set a node that is added
-    comes in by a certificate, or by the secret that this `join_key` is made of.
+    proves who it is by a certificate, or by the secret that `join_key` was made from.
     """
 
     declaration = Declaration(
@@ -300,8 +300,8 @@ class NodesTold(ControlReply, frozen=True, array_like=True):
 
 
 class AskNodes(ControlRequest, frozen=True, array_like=True):
-    """Only a shard of the set asks this, which has no link to who leads the registry: it may have
-    been down while that node was added, and takes its links once it knows it.
+    """Only shards of the set ask this, when they have no link to the leader of the registry: it
+    may be a node that was added while they were down, and its links are taken once it is known.
     """
 
     declaration = Declaration(107, Scope.HERE, NodesTold, Retry.READ, asker=Asker.SHARD)
