@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -106,16 +104,8 @@ def test_some_of_a_file_is_read_at_a_time(tmp_path: Path) -> None:
     assert read_some(io.BytesIO(b"xyz"), 2) == b"xy"
 
 
-@pytest.fixture
-def only_new_objects() -> Iterator[None]:
-    """Let `gc` see what is made from here on alone: there are millions of objects in a long run."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.mark.parametrize("how", ["read", "pick", "consume"])
-def test_no_batch_stays_open_behind_the_one_in_hand(how: str, only_new_objects: None) -> None:
+def test_no_batch_stays_open_behind_the_one_in_hand(how: str) -> None:
     """An opened batch may be a thousand times as large as what was fetched."""
 
     async def scenario() -> None:

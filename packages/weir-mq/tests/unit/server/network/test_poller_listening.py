@@ -20,10 +20,13 @@ OPTIONS = (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.S
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """Set the garbage collector back afterwards, for `run_loop` takes the process for itself."""
+    """Set the garbage collector back afterwards, for `run_loop` takes the process for itself.
+
+    What it freezes stays frozen, as all that was collected is: nothing of it may be garbage.
+    """
     thresholds = gc.get_threshold()
+    gc.collect()
     yield
-    gc.unfreeze()
     gc.set_threshold(*thresholds)
 
 
