@@ -1,4 +1,4 @@
-"""Which mutants `make test` plays: the bytes of weir's modules draw them.
+"""Which mutants and worlds `make test` plays: the bytes of weir's modules draw them.
 
 So every change plays others. `make test-slow` plays the rest.
 """
@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 
 import weir
+import weir_lab
 import weir_raft
+import weir_toc
 from weir_lab.sim.mutants.planting import Mutant
 
 
 @cache
-def _digest() -> bytes:
+def code_digest() -> bytes:
+    """Return a hash of all that weir is, comments too: to parse it all would take five seconds."""
     code = hashlib.sha256()
-    for package in (weir_raft, weir):
+    for package in (weir_raft, weir_toc, weir, weir_lab):
         for file in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
             code.update(file.read_bytes())
     return code.digest()
@@ -41,6 +44,6 @@ def drawn(names: Sequence[str], count: int) -> list[str]:
     """Return `count` of these names, as the bytes of weir's modules draw them."""
 
     def rank(name: str) -> bytes:
-        return hashlib.sha256(_digest() + name.encode()).digest()
+        return hashlib.sha256(code_digest() + name.encode()).digest()
 
     return sorted(names, key=rank)[:count]

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from rigs.drawn_mutants import code_digest
 from weir.server.interpreter import environment
-from weir_lab.proofs.source_hash import package_hash
 
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
 #: Seeds are drawn below it.
@@ -46,7 +46,7 @@ sys.exit(main(sys.argv[1:]))
 def first_seed() -> int:
     """Return the first seed that is played: as it was told, or as weir's code draws it."""
     told = os.environ.get("WEIR_FIRST_SET_SEED")
-    return int(told) if told else int(package_hash(), 16) % _SEEDS_MOST
+    return int(told) if told else int.from_bytes(code_digest()[:8], "big") % _SEEDS_MOST
 
 
 class ManySeeds:

@@ -17,7 +17,7 @@ from weir_lab.sim.mutants.registry import KEPT, MUTANTS, hunt
 from weir_lab.sim.run import run_seed
 
 #: How many mutants `make test` plays.
-DRAWN = 6
+DRAWN = 3
 
 
 @pytest.mark.parametrize("mutant", cases(KEPT, DRAWN))
