@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -52,9 +54,9 @@ LONGEST = (
 LAST = "many_seeds"
 
 # Commands that tests run keep contexts and tickets here, and not among the settings of whoever runs
-# the tests. It goes with this process.
-_CONFIG = tempfile.TemporaryDirectory(prefix="weir-tests-")
-os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
+# the tests. It goes with this process, which may load this file more than once.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # No deadline: on a busy machine it would fail tests that are merely slow.
 # "gate" makes the same examples from the same commit, so that a red build can be run again;
