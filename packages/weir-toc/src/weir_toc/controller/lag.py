@@ -37,11 +37,11 @@ class Cause(Enum):
 
     #: The clock of the node that sends by it is behind.
     CLOCK = "clock"
-    #: The node that sends by it stands still at times, or for good.
+    #: The node that sends by it pauses at times, or has stopped.
     STOPPED = "stopped process"
-    #: Packets come, and come late.
+    #: Packets arrive late.
     QUEUE = "queue"
-    #: Many packets do not come.
+    #: Many packets are lost.
     LOSS = "loss"
 
 
@@ -77,10 +77,10 @@ class NodeReading:
 
 
 class Lagging(NamedTuple):
-    """A link lags, or does so no more."""
+    """A link begins to lag, or stops lagging."""
 
     link: Link
-    #: Where it begins: this link, or one further down.
+    #: The link at which the lag begins: this one, or one further down.
     hop: Link
     cause: Cause
     #: How far it is behind the others, in nanoseconds, and since when it is.

@@ -83,7 +83,7 @@ class Departure:
                 self.future.set_result(self._stamps)
 
     def fail(self, why: TocError) -> None:
-        """Nothing goes on."""
+        """End the wait with an error, unless it has ended."""
         if not self.future.done():
             self.future.set_exception(type(why)(str(why)))
 

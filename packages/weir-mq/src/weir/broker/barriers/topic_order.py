@@ -112,7 +112,7 @@ class BarrierWaiters:
 
     @property
     def due_ms(self) -> int | None:
-        """The monotonic time before which no deadline has come; None if nobody waits."""
+        """The monotonic time in ms of the first deadline; None if nobody waits."""
         return self._due[0][0] if self.waiting else None
 
     def check_room(self) -> None:

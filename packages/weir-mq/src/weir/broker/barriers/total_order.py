@@ -57,8 +57,8 @@ class TotalOrder:
 
     @property
     def due_ms(self) -> int | None:
-        """The monotonic time before which time brings nothing to those who wait; 0 if it may at
-        once, None if nobody waits.
+        """The monotonic time in ms before which no tick answers a waiter; 0 if the next tick may,
+        None if nobody waits.
         """
         return 0 if self._promises.is_pending else self._answers.due_ms
 

@@ -87,8 +87,8 @@ class CursorLeases:
 
     @property
     def due_ms(self) -> int | None:
-        """The monotonic time before which time brings nothing to those who wait for a turn; 0 if it
-        may at once, None if nobody waits.
+        """The monotonic time in ms before which no tick can answer those who wait for a turn; 0 if
+        the next tick may, None if nobody waits.
         """
         dues: list[int] = []
         for name, queue in self._queues.items():

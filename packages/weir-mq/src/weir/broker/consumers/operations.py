@@ -432,8 +432,8 @@ class ConsumerRequests:
 
     @property
     def due_ms(self) -> int | None:
-        """The monotonic time before which time brings nothing to those who wait; 0 if it may at
-        once, None if nobody waits.
+        """The monotonic time in ms before which no tick answers a waiter; 0 if the next tick may,
+        None if nobody waits.
         """
         if self.cluster_operations.has_unproposed:
             return 0
