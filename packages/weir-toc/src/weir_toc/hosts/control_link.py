@@ -8,7 +8,6 @@ follows that of the leader.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from time import monotonic_ns
 
@@ -143,11 +142,10 @@ class ControlLink:
                 self._take(frame, received)
         finally:
             self._writer = None
-            if sampling is not None:
-                sampling.cancel()
-                with contextlib.suppress(asyncio.CancelledError, OSError):
-                    await sampling
             writer.close()
+            if sampling is not None:
+                sampling.add_done_callback(_forget)
+                sampling.cancel()
 
     async def _read(self, reader: asyncio.StreamReader) -> Frame:
         async with asyncio.timeout(SILENT_SECONDS):
@@ -187,3 +185,9 @@ class ControlLink:
             await writer.drain()
             count += 1
             await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)
+
+
+def _forget(sampling: asyncio.Task[None]) -> None:
+    """Take note of how the comparison of the clock has ended: with its connection, or by that."""
+    if not sampling.cancelled():
+        sampling.exception()

@@ -130,8 +130,7 @@ class ReferenceClock:
                     await asyncio.sleep(_CLOCK_SECONDS)
             finally:
                 following.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await following
+                await asyncio.wait((following,))  # this task may be cancelled meanwhile
 
 
 class Controller:

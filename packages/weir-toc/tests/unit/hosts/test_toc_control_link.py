@@ -75,6 +75,38 @@ def test_commands_and_leaders_of_former_terms_are_ignored() -> None:
     assert link.term == 6
 
 
+def test_a_link_that_is_ended_as_its_connection_ends_makes_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        is_ending, may_end = asyncio.Event(), asyncio.Event()
+
+        async def sample(_link: ControlLink, _writer: asyncio.StreamWriter) -> None:
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                is_ending.set()
+                await may_end.wait()
+                raise
+
+        async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(framed_json({"op": "welcome", "term": 1}))
+            writer.close()
+
+        monkeypatch.setattr(ControlLink, "_sample", sample)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        link = ControlLink([server.sockets[0].getsockname()], {"op": "hello", "kind": "member"})
+        running = asyncio.create_task(link.run())
+        async with server, asyncio.timeout(30):
+            await is_ending.wait()
+            running.cancel()
+            may_end.set()
+            await asyncio.wait((running,), timeout=5)
+            assert running.cancelled()
+
+    asyncio.run(body())
+
+
 def test_a_leader_that_stands_still_is_left_before_the_next_one_gives_nodes_up() -> None:
     election_seconds = raft.Config(1, (1,)).election_ms / 1e3
     assert election_seconds + ANSWER_NS_MIN / 1e9 > 2 * SILENT_SECONDS
