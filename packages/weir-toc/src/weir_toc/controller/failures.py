@@ -83,6 +83,15 @@ class FailureState:
         """Whether this is a switch of the network, or a process that goes on."""
         return node in self.topology.switches or node in self.processes
 
+    def is_cut_off(self, rack: int) -> bool:
+        """Whether processes of a rack do not reach those that go on, or are not reached by them."""
+        # Most of the time no cable is dead.
+        return bool(self._dead_links()) and rack not in self._racks_that_go_on()
+
+    def exclude(self, process: int) -> None:
+        """Let a process fail of which no other one has heard: nobody is told."""
+        self.failed[process] = 0
+
     def apply(self, entry: Entry) -> list[Command]:
         """Take one entry; return what to command because of it."""
         if isinstance(entry, ProcessJoined):

@@ -108,6 +108,8 @@ class ControllerState:
             return "the network is not founded yet: try again"
         if rack not in {one for switch in self.switches for one in self.racks_at(switch)}:
             return f"no aggregator runs for rack {rack}: start one, then join"
+        if self.failures.is_cut_off(rack):
+            return f"rack {rack} is cut off: mend its cables or switches, or take another rack"
         held = self.names.get(name)
         if held is not None and held.process in self.failures.processes:
             return f"a process named {name!r} is here already: take another name, or end that one"
@@ -118,8 +120,13 @@ class ControllerState:
         return ""
 
     def emptiest_rack(self) -> int:
-        """Return the rack of an aggregator in which fewest processes have a name; 0 if none."""
+        """Return the rack of an aggregator in which fewest processes have a name; 0 if none.
+
+        Racks that are cut off are taken if there are no others.
+        """
         racks = sorted(one for switch in self.switches for one in self.racks_at(switch))
+        if self.failures is not None:
+            racks = [one for one in racks if not self.failures.is_cut_off(one)] or racks
         count = Counter(rack_of(named.process) for named in self.names.values())
         return min(racks, key=lambda rack: (count[rack], rack), default=0)
 
@@ -203,6 +210,11 @@ class ControllerState:
             return []
         if isinstance(report, ProcessJoined):
             self.unjoined.discard(report.process)
+        if isinstance(report, ProcessJoined) and failures.is_cut_off(rack_of(report.process)):
+            # Barriers elsewhere do not wait for it: what lies above any stamp that it could fail at
+            # may have been delivered.
+            failures.exclude(report.process)
+            return self._kept(failures, [])
         if isinstance(report, ProcessJoined) and not self.name_of(report.process):
             # Its name went to another one, which asked later: nobody knows this one.
             failures.apply(report)

@@ -27,7 +27,7 @@ from weir_toc.controller.codec import (
     reading_from,
     report_from,
 )
-from weir_toc.controller.entries import Command, Fail, InputSilent
+from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoined
 from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded, Record, Registered, Reported, SwitchStarted
@@ -329,6 +329,8 @@ class Controller:
             session.send(self._answer(number, record))
         if isinstance(record, SwitchStarted):
             self._tell_switches()
+        if isinstance(record, Reported) and isinstance(record.report, ProcessJoined):
+            self._tell_excluded(record.report.process)
         self._tell_names()
 
     def _command(self, command: Command) -> None:
@@ -336,6 +338,12 @@ class Controller:
         session = self._nodes.get(target)
         if session is not None:
             session.send({"op": "command", "term": self.node.term, "command": command_to(command)})
+
+    def _tell_excluded(self, process: int) -> None:
+        """Tell a process that it has failed as it joined, if it has."""
+        session = self._nodes.get(process)
+        if session is not None and self.state.failures and process in self.state.failures.failed:
+            session.send({"op": "excluded"})
 
     def _tell_switches(self) -> None:
         """Tell all switches where the others take packets."""

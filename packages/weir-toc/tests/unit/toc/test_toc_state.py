@@ -12,6 +12,7 @@ from weir_toc.controller.entries import (
     Fail,
     Freeze,
     InputSilent,
+    LinkJoined,
     NodeSilent,
     ProcessJoined,
     Remove,
@@ -29,10 +30,12 @@ from weir_toc.controller.records import (
 )
 from weir_toc.controller.state import ControllerState
 from weir_toc.errors import ControlError
-from weir_toc.topology import Topology, process_id
+from weir_toc.topology import Topology, process_id, switch_id
 
 SWITCH = Topology.tree(1).switch_of_rack(0).id
 A, B, C = (process_id(0, serial) for serial in (1, 2, 3))
+RACK_0, RACK_1, SPINE = (switch_id(name) for name in ("rack-0", "rack-1", "spine-0"))
+IN_1, NEXT_IN_1 = process_id(1, 1), process_id(1, 2)
 
 
 def founded(*names: str) -> ControllerState:
@@ -137,6 +140,58 @@ def test_an_aggregator_that_restarts_has_failed_with_its_processes_first() -> No
     play(state, Reported(SWITCH, 2, 2, InputSilent(SWITCH, C, 1, 5)))
     play(state, Decide())
     assert C in state.failures.failed
+
+
+def two_racks() -> ControllerState:
+    """Two racks below a spine: A is in the first one, C in the other, where D is about to join."""
+    state = ControllerState()
+    state.apply(Founded(2, 1, 0, 1_000_000))
+    for number, switch in enumerate((RACK_0, RACK_1, SPINE), 1):
+        state.apply(SwitchStarted(switch, number, "h", number))
+    for name, rack, process in (("a", 0, A), ("c", 1, IN_1), ("d", 1, NEXT_IN_1)):
+        state.apply(Registered(name, rack, 1))
+        assert state.names[name].process == process
+    state.apply(Reported(RACK_0, 1, 1, ProcessJoined(A)))
+    state.apply(Reported(RACK_1, 2, 1, ProcessJoined(IN_1)))
+    return state
+
+
+def test_no_process_joins_in_a_rack_that_is_cut_off() -> None:
+    state = two_racks()
+    failures = state.failures
+    assert failures is not None
+    assert (state.refusal("e", 1), state.emptiest_rack()) == ("", 0)
+    play(state, Reported(SPINE, 3, 1, InputSilent(SPINE, RACK_1, 1, 50)))
+    play(state, Reported(RACK_1, 2, 2, InputSilent(RACK_1, SPINE, 1, 40)))
+    play(state, Decide())
+    assert failures.failed == {IN_1: 50}
+    assert state.refusal("e", 0) == ""
+    assert "rack 1 is cut off" in state.refusal("e", 1)
+    play(state, Registered("e", 1, 1))
+    assert "e" not in state.names
+    play(state, Registered("f", 0, 1))
+    assert state.emptiest_rack() == 0  # the other one has fewer
+    # One that had registered before has failed as it joins: nobody else is told.
+    assert play(state, Reported(RACK_1, 2, 3, ProcessJoined(NEXT_IN_1))) == []
+    assert failures.failed == {IN_1: 50, NEXT_IN_1: 0}
+    assert not failures.is_undecided
+    assert state.names.keys() == {"a", "f"}
+    assert state.unjoined == {state.names["f"].process}
+    # One direction is not enough.
+    play(state, Reported(SPINE, 3, 2, LinkJoined(SPINE, RACK_1)))
+    assert "rack 1 is cut off" in state.refusal("e", 1)
+    play(state, Reported(RACK_1, 2, 4, LinkJoined(RACK_1, SPINE)))
+    assert (state.refusal("e", 1), state.emptiest_rack()) == ("", 1)
+
+
+def test_a_rack_whose_switch_was_given_up_takes_processes_once_its_links_are_back() -> None:
+    state = two_racks()
+    play(state, NodeSilent(RACK_1))
+    play(state, Reported(SPINE, 3, 1, InputSilent(SPINE, RACK_1, 1, 50)))
+    play(state, Decide())
+    assert "rack 1 is cut off" in state.refusal("e", 1)
+    play(state, Reported(SPINE, 3, 2, LinkJoined(SPINE, RACK_1)))
+    assert state.refusal("e", 1) == ""
 
 
 def test_an_aggregator_that_was_given_up_goes_on_with_new_processes() -> None:
