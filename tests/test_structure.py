@@ -45,7 +45,6 @@ FRAGMENTS: Mapping[str, str] = {
     "weir_lab.bench.faults.killed.__main__": "`python -m` starts it",
     "weir_lab.bench.faults.stalling": "a process whose disk stalls is started with it",
     "weir_lab.bench.sides.peers.guard": "a process that guards a server is started with it",
-    "weir_lab.bench.toc.lossy": "an aggregator that loses packets is started with it",
     "weir_lab.demo.verb": "an entry point names it",
     "weir_lab.sim.mutants.redraw": "it writes source, and imports no command",
     "weir_lab.sim.programs.publishers.tellers": "a program of its own, as its neighbours are",

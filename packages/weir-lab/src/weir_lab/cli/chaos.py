@@ -209,20 +209,22 @@ def _regain(
 
 @app.command("toc")
 def _toc(
-    times: Annotated[int, typer.Option(min=1, help="How many kills of each kind.")] = 20,
+    times: Annotated[int, typer.Option(min=1, help="How many faults of each kind.")] = 20,
     kinds: Annotated[
-        str, typer.Option(help="What is killed, by turns: process, aggregator, leader.")
-    ] = "process,aggregator,leader",
+        str,
+        typer.Option(help="What is killed, or cut, by turns: process, aggregator, leader, cable."),
+    ] = "process,aggregator,leader,cable",
     workers: Annotated[int, typer.Option(help="Processes that send to each other.")] = 4,
     interval_ms: Annotated[float, typer.Option(help="The interval T of the network.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="Of who is killed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of what is killed or cut.")] = 1,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Kill (-9) processes, aggregators and leaders of the controller of a packet network.
+    """Kill (-9) parts of a packet network, and cut cables between its switches.
 
-    Two racks of processes send both services all the time. Each message is checked for what
-    docs/PACKETS.md promises of failures. Detection and recovery are told in ms and in intervals T.
+    Processes, aggregators and leaders of the controller are killed; cables are cut both ways or
+    one way. Two racks of processes send both services all the time. Each message is checked for
+    what docs/PACKETS.md promises of failures. Detection and recovery are told in ms and in T.
     Exit code 1 if a promise is broken, or a process is excluded by mistake.
     """
     import msgspec
@@ -239,7 +241,7 @@ def _toc(
 
     def tell(one: Round) -> None:
         say(
-            f"{one.number:4}  {one.kind:10}  {one.victim:12}  {one.failed} failed  told after "
+            f"{one.number:4}  {one.kind:10}  {one.victim:18}  {one.failed} failed  told after "
             f"{one.detection_ms:,.0f} ms ({one.detection_t:,.0f} T)  on again after "
             f"{one.recovery_ms:,.0f} ms ({one.recovery_t:,.0f} T)"
         )

@@ -11,7 +11,7 @@ import pytest
 from weir.cli.main import main
 from weir_lab.bench.toc.conformance import PLACES
 from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Shape, crew
-from weir_lab.bench.toc.lossy import opener
+from weir_lab.bench.toc.lossy import CutSocket, opener
 from weir_toc.hosts.udp import UdpSocket
 
 HERE = ("127.0.0.1", 0)
@@ -66,6 +66,28 @@ def test_a_seed_loses_the_same_packets_again() -> None:
 
     assert run(1) == run(1) != run(2)
     assert opener(0, 1) is UdpSocket
+
+
+def test_a_cut_cable_loses_what_is_sent_by_it_until_it_heals() -> None:
+    near, far = UdpSocket(HERE), UdpSocket(HERE)
+    sender = CutSocket(HERE)
+    lines: list[str] = []
+
+    def sent(*told: str) -> list[list[bytes]]:
+        lines[:] = told
+        sender.obey(lines)
+        sender.send([(b"near", near.address, 4), (b"far", far.address, 3)])
+        return [[one.data for one in receiver.read()] for receiver in (near, far)]
+
+    def cut(receiver: UdpSocket) -> str:
+        return "cut {}:{}\n".format(*receiver.address)
+
+    assert sent() == [[b"near"], [b"far"]]
+    assert sent(cut(far)) == [[b"near"], []]
+    assert sent(cut(near)) == [[], []]
+    assert sent("heal\n") == [[b"near"], [b"far"]]
+    for one in (near, far, sender):
+        one.close()
 
 
 def test_rate_compares_every_message(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Kills on a packet network: their judge, by transcripts, and short runs of real processes."""
+"""Kills and cuts on a packet network: their judge by transcripts, short runs of real processes."""
 
 from __future__ import annotations
 
@@ -139,13 +139,15 @@ def kills(kinds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["messages"] > 50
 
 
-def test_a_killed_process_breaks_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    kills("process", capsys)
+def test_a_killed_process_and_a_cut_cable_break_no_promise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kills("process,cable", capsys)
 
 
 @pytest.mark.slow
-def test_kills_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    kills("process,aggregator,leader", capsys)
+def test_faults_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    kills("process,aggregator,leader,cable", capsys)
 
 
 def test_kills_that_are_not_possible_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,13 @@
-"""Kills of real processes, aggregators and leaders of the controller, and what came of each.
+"""Kills of real processes, aggregators and leaders of the controller, cuts of cables, and what came
+of each.
 
 Workers on two racks send both services to each other all the time, and write down what they are
-given. In each round one process is killed with SIGKILL. *Detection* is the time until the first
-process that goes on is told, *recovery* that until each of them is given reliable messages again
-that were sent after the kill. Then the victim is started anew, and the next round begins once all
-hear each other. At the end `failures` judges every message.
+given. In each round one process is killed with SIGKILL, or a cable between a rack and the spine is
+cut, both ways or one way: then the processes of one rack go on, and those of the other one fail.
+*Detection* is the time until the first process that goes on is told, *recovery* that until each of
+them is given reliable messages again that were sent after the kill. Then the victim is started
+anew, or the cable heals, and the next round begins once all hear each other. At the end `failures`
+judges every message.
 """
 
 from __future__ import annotations
@@ -25,17 +28,19 @@ from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Crew, CrewFailed, Shape, c
 from weir_lab.bench.toc.failures import Trace, violations
 from weir_toc.errors import TocError
 from weir_toc.hosts.frames import addresses_of, ask_once
-from weir_toc.topology import rack_of
+from weir_toc.topology import rack_of, switch_id
 
-KINDS = ("process", "aggregator", "leader")
-_RACKS = 2
+KINDS = ("process", "aggregator", "leader", "cable")
+_RACKS, _SPINE = 2, "spine-0"
 _EXAMPLES_MAX = 20
 _LOOK_SECONDS = 0.01
 _NS_PER_MS = 1_000_000
+#: What was struck, how many processes fail by it, and detection and recovery in nanoseconds.
+Struck = tuple[str, int, int, int]
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """So many kills of each kind among so many workers."""
+    """So many faults of each kind among so many workers."""
 
     times: int = 20
     kinds: tuple[str, ...] = KINDS
@@ -55,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One kill. Times are from the kill on, in ms and in intervals T.
+    """One kill or cut. Times are from it on, in ms and in intervals T.
 
     Of a leader, detection is when another one leads, and recovery when all nodes are connected to
     it and processes hear each other.
@@ -91,7 +96,7 @@ class Result(msgspec.Struct, frozen=True):
     kinds: dict[str, Times]
     messages: int
     violations: int
-    #: Processes that were excluded, and neither they nor their aggregator was killed.
+    #: Processes that were excluded, and neither they nor their aggregator was killed, nor cut off.
     false_removals: int
     examples: list[str]
     seconds: float
@@ -132,14 +137,14 @@ class Logs:
 
 
 class Chaos:
-    """One network under kills."""
+    """One network under kills and cuts."""
 
     def __init__(self, made: Crew, settings: Settings) -> None:
         self.made = made
         self.settings = settings
         self.logs = Logs(made.folder)
         self.names = [f"w{number}" for number in range(settings.workers)]
-        #: When processes were killed, or their aggregators were.
+        #: When processes were killed or cut off, or their aggregators were killed.
         self.deaths: dict[int, int] = {}
         self._starts = dict.fromkeys(self.names, 0)
         self._dice = random.Random(settings.seed)
@@ -152,11 +157,10 @@ class Chaos:
         self._hear_each_other()
 
     def strike(self, number: int, kind: str) -> Round:
-        """Kill one process of a kind, wait for the others, and start it again."""
-        if kind == "leader":
-            victim, failed, detected, recovered = self._kill_leader()
-        else:
-            victim, failed, detected, recovered = self._kill_members(kind)
+        """Let one fault of a kind happen, wait for the others, and undo it."""
+        strikes = {"process": self._kill_process, "aggregator": self._kill_aggregator,
+                   "leader": self._kill_leader, "cable": self._cut_cable}  # fmt: skip
+        victim, failed, detected, recovered = strikes[kind]()
         self._hear_each_other()
         detection, recovery = detected / _NS_PER_MS, recovered / _NS_PER_MS
         interval = self.settings.interval_ms
@@ -169,40 +173,72 @@ class Chaos:
             self.made.tell(name)
         self._wait(lambda: all(one.has_ended for one in self.logs.current().values()), "the end")
 
-    def _kill_members(self, kind: str) -> tuple[str, int, int, int]:
-        """Kill a worker, or the aggregator of a rack, with which its workers fail."""
-        current = self.logs.current()
-        if kind == "process":
-            victim = self._dice.choice(self.names)
-            gone = [current[victim]]
-        else:
-            rack = self._dice.randrange(_RACKS)
-            victim = f"rack-{rack}"
-            gone = [one for one in current.values() if rack_of(one.process) == rack]
+    def _kill_process(self) -> Struck:
+        victim = self._dice.choice(self.names)
+        return self._strike_members(
+            victim, [self.logs.current()[victim]],
+            lambda: self.made.kill(victim), lambda: self._start_worker(victim),
+        )  # fmt: skip
+
+    def _kill_aggregator(self) -> Struck:
+        """Kill the aggregator of a rack, with which its workers fail."""
+        rack = self._dice.randrange(_RACKS)
+        victim = f"rack-{rack}"
+        return self._strike_members(
+            victim, self._of_rack(rack),
+            lambda: self.made.kill(victim), lambda: self.made.start_switch(victim),
+        )  # fmt: skip
+
+    def _cut_cable(self) -> Struck:
+        """Cut the cable of a rack: those of the rack with fewer processes fail, or of the last."""
+        ends = (f"rack-{self._dice.randrange(_RACKS)}", _SPINE)
+        ways = self._dice.choice((ends[:1], ends[1:], ends))
+        leader = self._leader()
+        assert leader is not None
+        at = {one["switch"]: f"{one['host']}:{one['port']}" for one in leader["switches"]}
+
+        def cut() -> None:
+            for sender in ways:
+                (other,) = {*ends} - {sender}
+                self.made.tell(sender, f"cut {at[switch_id(other)]}")
+
+        def heal() -> None:
+            for sender in ways:
+                self.made.tell(sender, "heal")
+
+        # Those of the rack with most processes go on; of two that have as many, of the first one.
+        loser = min(range(_RACKS), key=lambda rack: (len(self._of_rack(rack)), -rack))
+        victim = " and ".join(ends) if ways == ends else " to ".join((*ways, *({*ends} - {*ways})))
+        return self._strike_members(victim, self._of_rack(loser), cut, heal)
+
+    def _of_rack(self, rack: int) -> list[Trace]:
+        return [one for one in self.logs.current().values() if rack_of(one.process) == rack]
+
+    def _strike_members(
+        self, victim: str, gone: list[Trace], strike: Callable[[], None], undo: Callable[[], None]
+    ) -> Struck:
+        """Let workers fail, wait until the others go on, and until all are back."""
         failed = {one.process for one in gone}
-        others = [one for one in current.values() if one.process not in failed]
+        others = [one for one in self.logs.current().values() if one.process not in failed]
         began = time.monotonic_ns()
         self.deaths.update(dict.fromkeys(failed, began))
-        self.made.kill(victim)
+        strike()
 
         def recovered() -> list[int]:
             return [one.recovered_at(began, failed) for one in others if not one.is_excluded]
 
-        self._wait(lambda: all(recovered()), f"recovery from the kill of {victim}")
+        self._wait(lambda: all(recovered()), f"recovery from the fault of {victim}")
         # Where all others were excluded, too, nobody is told; `measure` counts them.
         now = time.monotonic_ns()
         told = (one.at for trace in others for one in trace.told if one.process in failed)
         times = min(told, default=now), max(recovered(), default=now)
-        if kind == "process":
-            self._start_worker(victim)
-        else:
-            self.made.start_switch(victim)
-        # Those that were behind an aggregator join again by themselves.
+        undo()
+        # Those that were behind an aggregator or a cable join again by themselves.
         self._wait(lambda: all(one.process not in failed for one in self.logs.current().values()),
                    f"the return of {sorted(one.name for one in gone)}")  # fmt: skip
         return victim, len(failed), times[0] - began, times[1] - began
 
-    def _kill_leader(self) -> tuple[str, int, int, int]:
+    def _kill_leader(self) -> Struck:
         leader = self._leader()
         assert leader is not None
         id = leader["member"]

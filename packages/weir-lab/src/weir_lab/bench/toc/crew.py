@@ -132,11 +132,11 @@ class Crew:
             if process.poll() is not None:
                 raise CrewFailed(f"{name} ended: {self._last_words(name)}")
 
-    def tell(self, name: str) -> None:
-        """Give a worker a line."""
+    def tell(self, name: str, line: str = "") -> None:
+        """Give a process a line."""
         stdin = self.running[name].stdin
         assert stdin is not None
-        stdin.write(b"\n")
+        stdin.write(line.encode() + b"\n")
 
     def end(self) -> None:
         """Kill all processes, the workers first."""

@@ -1,6 +1,8 @@
 """Hosts that lose a share of what they are to send, the same packets in each run of one seed.
 
-`python -m weir_lab.bench.toc.lossy URL SWITCH LOSS SEED` is an aggregator that does.
+`python -m weir_lab.bench.toc.lossy URL SWITCH LOSS SEED` is an aggregator that does. A line
+`cut HOST:PORT` on its standard input lets it lose all that it is to send there from then on, and
+`heal` nothing more of that.
 """
 
 from __future__ import annotations
@@ -8,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import threading
+from collections.abc import Iterable
 
 from weir_toc.hosts.aggregator import Aggregator
-from weir_toc.hosts.frames import addresses_of
-from weir_toc.hosts.udp import OpenSocket, UdpSocket
+from weir_toc.hosts.frames import Address, addresses_of
+from weir_toc.hosts.udp import Loses, OpenSocket, Sending, UdpSocket, address_of
 from weir_toc.topology import switch_id
 
 
@@ -19,13 +23,42 @@ def opener(share: float, seed: int) -> OpenSocket:
     """Return what opens sockets that lose a share of their packets, from 0 to 1."""
     if not share:
         return UdpSocket
+    loses = _dice(share, seed)
+    return lambda local, remote: UdpSocket(local, remote, loses)
+
+
+def _dice(share: float, seed: int) -> Loses:
     roll = random.Random(seed).random
-    return lambda local, remote: UdpSocket(local, remote, lambda: roll() < share)
+    return lambda: roll() < share
+
+
+class CutSocket(UdpSocket):
+    """A socket that loses what it is to send to some addresses: the cables to them are cut."""
+
+    def __init__(self, local: Address, loses: Loses | None = None) -> None:
+        super().__init__(local, None, loses)
+        self._cut: frozenset[Address] = frozenset()
+
+    def obey(self, lines: Iterable[str]) -> None:
+        """Do what lines say, until there are no more; another thread may send meanwhile."""
+        for line in lines:
+            word, _, address = line.strip().partition(" ")
+            self._cut = self._cut | {address_of(address)} if word == "cut" else frozenset()
+
+    def send(self, packets: Iterable[Sending]) -> None:
+        """Send packets in this order, but those by cables that are cut."""
+        cut = self._cut
+        super().send([one for one in packets if one[1] not in cut] if cut else packets)
 
 
 def main(url: str, switch: str, loss: str, seed: str) -> None:
     """Serve until the process is ended."""
-    opens = opener(float(loss), int(seed))
+    share = float(loss)
+
+    def opens(local: Address, _: Address | None) -> UdpSocket:
+        made = CutSocket(local, _dice(share, int(seed)) if share else None)
+        threading.Thread(target=made.obey, args=(sys.stdin,), daemon=True).start()
+        return made
 
     async def serve() -> None:
         here = ("127.0.0.1", 0)
