@@ -78,10 +78,10 @@ def _connecting(url: str, timeout: float) -> Connecting:
     """Return a client on its way, as `weir.connect` does, whose user has its ticket in a file: each
     command is a process of its own. Raises `ValueError` and `OSError`.
     """
-    from weir.cli.tickets import TicketFile, settings_folder
     from weir.client.arguments import parse_url
     from weir.client.client import Connecting
     from weir.client.connection.credentials import find_credentials, split_user
+    from weir.client.connection.ticket_file import TicketFile, settings_folder
     from weir.client.core.retries import Backoff
 
     places, user = split_user(url)

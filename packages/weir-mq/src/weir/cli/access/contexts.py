@@ -20,9 +20,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict, replace
 
-from weir.cli.tickets import settings_folder
 from weir.client.arguments import parse_url
 from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE, split_user
+from weir.client.connection.ticket_file import settings_folder
 from weir.tls.dialling import client_files
 
 #: Which context a process goes by, if no option says it.

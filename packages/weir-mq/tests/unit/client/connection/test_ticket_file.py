@@ -11,7 +11,7 @@ import pytest
 from weir import sync, testing
 from weir.access.login_tickets import TICKET_SECONDS, TicketIssuer
 from weir.cli.main import main
-from weir.cli.tickets import TicketFile
+from weir.client.connection.ticket_file import TicketFile
 
 HOSTS = [("a", 6800), ("b", 6800)]
 TICKET = TicketIssuer(bytes(32), 1).issue("user:default/ann#2", 1, 1_800_000_000, bytes(16))
