@@ -491,6 +491,15 @@ OF_LINKS = (
         f"{_LINKS}::test_an_added_node_proves_that_it_is_the_one_that_was_added",
     ),
     Bug(
+        "a-founder-is-believed-until-the-registry-is-read",
+        "A node of a closed set that starts again knows the births of the others.",
+        "weir.host.links",
+        "for node, birth in births.items()}",
+        "for node, birth in ()}",
+        f"{_LINKS}::test_a_founder_proves_its_birth_before_the_registry_is_read",
+        f"{_LINKS}::test_a_node_that_joined_links_before_the_registry_is_read_here",
+    ),
+    Bug(
         "a-join-key-is-not-of-one-hello",
         "What a joining node proves is of the hello that it says, and of its folder.",
         "weir.protocol.link",

@@ -8,6 +8,7 @@ that it is: else who fell behind could never be told of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -134,6 +135,8 @@ class KnownNode(NamedTuple):
         return ""
 
 
+#: What a node that was never in a closed set remembers of others.
+NO_BIRTHS: Mapping[int, int] = {}
 #: Of a node that the core has not named.
 NOTHING_KNOWN = KnownNode(0, SET_UNKNOWN)
 
@@ -165,11 +168,12 @@ class Links:
         dialer: Dialer,
         random: RandomSource,
         named_only: bool = False,
+        births: Mapping[int, int] = NO_BIRTHS,
     ) -> None:
         """Begin without any; each has a lane that is one of the `trunks`. `nodes` are to be those
         that this shard links to, by number, and `found` the addresses of other nodes, as far as
         they are known. `run` tells this life of the process from others. `named_only` is as in
-        `GuardLinks`, until the core says it.
+        `GuardLinks`, until the core says it; `births`, by node, are what was known of them before.
         """
         self.local = local
         self.trunks = trunks
@@ -183,7 +187,7 @@ class Links:
         self._in: dict[int, InboundLink] = {}
         self._named_only = named_only
         #: By node, what is known of it.
-        self._known: dict[int, KnownNode] = {}
+        self._known = {node: KnownNode(birth, SET_UNKNOWN) for node, birth in births.items()}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
         self._complaints: set[tuple[int, str]] = set()
         self._callers: dict[AcceptedConnection, None] = {}

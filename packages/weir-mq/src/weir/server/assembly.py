@@ -23,7 +23,7 @@ from weir.broker.api.settings import Layout, ShardSettings
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.links import Links, ShardInfo
+from weir.host.links import NO_BIRTHS, Links, ShardInfo
 from weir.host.logs import FlushSchedule, LogStart, open_log, tell_durable
 from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
@@ -172,7 +172,8 @@ async def hosting(
         limits = allow_connections(config.connections.limits())
         was_closed = folder.access_mode() == CLOSED
         policy = TlsPolicy(config.tls.plaintext, config.links.tls, was_closed)
-        driver = assemble(shard, disks, limits, own, savers, trunk_lost, policy)
+        births = folder.births() if was_closed else {}
+        driver = assemble(shard, disks, limits, own, savers, trunk_lost, policy, births)
         keeping = certified(driver.tls, config.tls, folder.path, share.shard, share.shards)
         await stack.enter_async_context(keeping)
         yield driver, shard
@@ -272,11 +273,13 @@ def assemble(
     positions: Mapping[int, PositionSaver] | None = None,
     trunk_lost: Callable[[int], None] = nobody,
     policy: TlsPolicy = _LAX,
+    births: Mapping[int, int] = NO_BIRTHS,
 ) -> Driver:
     """Return what drives `shard` on the running loop. Log number n lies on `disks[n]`, and
     `positions[n]` saves how far it is durable. Peers are let in within `limits`. Other nodes are
     told what `own` says of the shard; `trunk_lost` is told of each other shard of this node to
-    which a trunk broke. `policy` says who may do without TLS.
+    which a trunk broke. `policy` says who may do without TLS; `births` are those that were known of
+    nodes when this one ran last, in a closed set.
     """
     loop = asyncio.get_running_loop()
     limits = limits or ConnectionLimits()
@@ -309,7 +312,7 @@ def assemble(
     trunks = Trunks(local, remote_peers, trunk_lost, peers_max)
     links = Links(
         local, trunks, own or ShardInfo(shard.identity, len(disks)), nodes, found,
-        secrets.randbits(62), shard_connections, secrets.SystemRandom(), policy.named_only,
+        secrets.randbits(62), shard_connections, secrets.SystemRandom(), policy.named_only, births,
     )  # fmt: skip
     # The last of them comes first.
     for cut in (shard_connections.close, links.close, connections.cut):

@@ -63,8 +63,8 @@ def check_exposure(config: Config) -> None:
 
 
 class ExposureWatch:
-    """Notes the mode in the node's folder while it is entered, and warns each minute while anybody
-    in a network may use this node.
+    """Notes the mode in the node's folder while it is entered, and in a closed set which folders
+    are its nodes; warns each minute while anybody in a network may use this node.
     """
 
     def __init__(self, shard: Shard, config: Config) -> None:
@@ -76,6 +76,7 @@ class ExposureWatch:
         self._host = config.node.host
         self._is_insecure = config.access.insecure
         self._noted = self._folder.access_mode()
+        self._noted_births: dict[int, int] | None = None
         self._reminder = Reminder()
         self._timer: asyncio.TimerHandle | None = None
         self.is_reachable = is_reachable(config.node.host)
@@ -113,15 +114,21 @@ class ExposureWatch:
             )
 
     def _note(self) -> None:
-        """Write down the mode, if that is known and not what was written."""
+        """Write down the mode, if that is known and not what was written; before it, the births of
+        nodes, by which this one knows them in a closed set when it starts again.
+        """
         mode = self._shard.access_mode
-        if not mode or mode == (self._noted or "open"):
+        births = _births(self._shard) if mode == CLOSED else self._noted_births
+        if not mode or (mode == (self._noted or "open") and births == self._noted_births):
             return
         if not self._is_first:
-            self._noted = mode
+            self._noted, self._noted_births = mode, births
             return
         try:
-            self._folder.note_access_mode(mode)
+            if births is not None and births != self._noted_births:
+                self._folder.note_births(births)
+            if mode != (self._noted or "open"):
+                self._folder.note_access_mode(mode)
         except OSError as error:
             if self._reminder.is_due("note"):
                 log.warning(
@@ -130,4 +137,9 @@ class ExposureWatch:
                     error.strerror,
                 )
         else:
-            self._noted = mode
+            self._noted, self._noted_births = mode, births
+
+
+def _births(shard: Shard) -> dict[int, int]:
+    """Return the births of nodes, by node, as far as they are known here."""
+    return {one.id: one.birth for one in shard.registry.catalog.nodes.all() if one.birth}

@@ -54,7 +54,10 @@ class Transport:
 class World:
     """Node 1, which node 2 dials."""
 
-    def __init__(self, members: tuple[Member, ...] = ()) -> None:
+    def __init__(
+        self, members: tuple[Member, ...] = (), births: dict[int, int] | None = None
+    ) -> None:
+        """With `births`, it was in a closed set when it ended, and has heard nothing since."""
         self.heard: list[ev.Event] = []
         #: What is done behind the turn under way, and what once seconds have passed.
         self.behind: list[Callable[[], None]] = []
@@ -75,7 +78,9 @@ class World:
         local = LocalShard(shard, queue, connections, self.behind.append, self.later, log)
         own = ShardInfo(Identity(7, 0, 1, members=members, birth=5), 2)
         trunks = Trunks(local, self.remote_peers, nobody)
-        self.links = Links(local, trunks, own, {}, set(), 1, dialer, random)
+        self.links = Links(
+            local, trunks, own, {}, set(), 1, dialer, random, births is not None, births or {}
+        )
         self.links.connect(ef.Connect(2, "two", 6800))
 
     def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -209,6 +214,29 @@ def test_a_founder_that_never_came_needs_no_key() -> None:
     world = World((Member(1, "one", 6800), Member(2, "two", 6800)))
     world.links.guard(ef.GuardLinks(named_only=True))
     assert not world.dialled(Lane.QUICK, birth=8)[0].closed
+
+
+FOUNDERS = Member(1, "one", 6800), Member(2, "two", 6800)
+
+
+def test_a_founder_proves_its_birth_before_the_registry_is_read() -> None:
+    """Counterexample: while a node of a closed set started, whoever named a founder was let in."""
+    world = World(FOUNDERS, {2: 8})
+    for birth in (0, 9):
+        assert b"another data folder" in why(world.dialled(Lane.QUICK, birth=birth)[0])
+    served, _ = world.dialled(Lane.QUICK, birth=8)
+    assert not served.closed
+    world.links.connect(ef.Connect(2, "two", 6800, 8))
+    world.links.guard(ef.GuardLinks(named_only=True))
+    assert not served.closed
+
+
+def test_a_node_that_joined_links_before_the_registry_is_read_here() -> None:
+    """Else two nodes that start again at once could not read it: each waits for the other."""
+    world = World(births={3: 8})
+    assert not world.dialled(Lane.QUICK, 3, birth=8)[0].closed
+    assert world.dialled(Lane.QUICK, 3, birth=9)[0].closed
+    assert world.dialled(Lane.QUICK, 4, birth=8)[0].closed
 
 
 def test_in_an_open_set_no_key_is_asked_for() -> None:

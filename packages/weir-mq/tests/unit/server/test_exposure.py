@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from weir.broker.metadata.placement import Nodes
+from weir.broker.records.registry import NodeChanged, NodeJoined
 from weir.broker.shard import Shard
 from weir.server import exposure, status
 from weir.server.config import AccessConfig, BadConfig, Config, NodeConfig
@@ -58,7 +60,16 @@ def watch(folder: Path, shard: Any, **more: Any) -> ExposureWatch:
 
 
 def first(mode: str, number: int = 0) -> Any:
-    return SimpleNamespace(access_mode=mode, identity=SimpleNamespace(shard=number))
+    nodes = Nodes()
+    registry = SimpleNamespace(catalog=SimpleNamespace(nodes=nodes))
+    shard = SimpleNamespace(shard=number)
+    return SimpleNamespace(access_mode=mode, registry=registry, identity=shard)
+
+
+def add(shard: Any, *births: tuple[int, int]) -> None:
+    """Let a shard know nodes, by number and birth."""
+    for node, birth in births:
+        shard.registry.catalog.nodes.apply(NodeJoined(node, "host", 6800 + node, birth=birth))
 
 
 def looked(*watches: ExposureWatch) -> None:
@@ -92,6 +103,35 @@ def test_the_mode_is_noted_once_it_is_known(tmp_path: Path) -> None:
     other.access_mode = ""
     assert heard.mode == "closed"
     assert folder.access_mode() == "watch", "the first shard notes it for all"
+
+
+def test_births_are_noted_in_a_closed_set_before_the_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, shard = NodeFolder(tmp_path), first("watch")
+    add(shard, (1, 5), (2, 1 << 61), (3, 0), (4, 9))
+    shard.registry.catalog.nodes.apply(NodeChanged(4, "removed"))
+    watching = watch(tmp_path, shard)
+    looked(watching)
+    assert folder.births() == {}
+    shard.access_mode = "closed"
+
+    def full(_: NodeFolder, mode: str) -> None:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeFolder, "note_access_mode", full)
+        looked(watching)
+    assert (folder.births(), folder.access_mode()) == ({1: 5, 2: 1 << 61}, "watch")
+    looked(watching)
+    assert folder.access_mode() == "closed"
+    add(shard, (3, 7))
+    looked(watching)
+    assert folder.births() == {1: 5, 2: 1 << 61, 3: 7}, "a node has come"
+    looked(watch(tmp_path, first("")))
+    assert len(folder.births()) == 3, "it starts again, and has not heard of the others yet"
+    looked(watch(tmp_path, first("closed", number=1)))
+    assert len(folder.births()) == 3, "the first shard notes them for all"
 
 
 def test_it_warns_each_minute_while_anyone_may_do_everything(

@@ -4,6 +4,8 @@ node.json      system, BrokerSet and node ids, the nodes it was founded with, an
                once, when it is founded
 endpoint.json  host, port and pid of the running node
 access-mode    the mode of access that the node knew last, as `closed`; not there: open
+births.json    by the number of each node, its birth as this one knew it last in a closed set; only
+               the owner may read it
 lock           held by the running node
 life-0 ...     which log lies in the folder of each number
 log-0/ ...     the numbered logs, where they have no folders elsewhere
@@ -42,6 +44,8 @@ _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
 _ACCESS_MODE = "access-mode"
+_BIRTHS = "births.json"
+_BIRTHS_BYTES_MAX = 256 * 1024
 #: A mode is a short word: whatever else lies there is none.
 _MODE_BYTES_MAX = 16
 _OF_A_BACKUP = "manifest.json"
@@ -252,6 +256,29 @@ class NodeFolder:
         """Note the mode of access durably. Raises `OSError`."""
         self._replace(_ACCESS_MODE, f"{mode}\n".encode())
 
+    def births(self) -> dict[int, int]:
+        """Return the births of nodes that were noted last, by node; none if none were. Raises
+        `BadFolder` for what is no such note.
+        """
+        path = self.path / _BIRTHS
+        try:
+            with path.open("rb") as file:
+                data = file.read(_BIRTHS_BYTES_MAX)
+            return msgspec.json.decode(data, type=dict[int, int])
+        except FileNotFoundError:
+            return {}
+        except msgspec.DecodeError as error:
+            raise BadFolder(
+                f"{path} does not have the births of nodes ({error}): remove it, and this node "
+                "learns them anew"
+            ) from None
+
+    def note_births(self, births: Mapping[int, int]) -> None:
+        """Note the births of nodes durably, for the owner alone: who knows them can pass for these
+        nodes. Raises `OSError`.
+        """
+        self._replace(_BIRTHS, msgspec.json.encode(births), 0o600)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Have the folder for oneself while it lasts. Raises `FolderInUse`."""
@@ -295,9 +322,10 @@ class NodeFolder:
         except FileNotFoundError:
             return None
 
-    def _replace(self, name: str, data: bytes) -> None:
+    def _replace(self, name: str, data: bytes, mode: int = 0o666) -> None:
         aside = self.path / f"{name}.new"
-        with aside.open("wb") as file:
+        aside.unlink(missing_ok=True)
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -35,7 +35,7 @@ from weir.errors import (
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
-from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+from weir.model.limits import FORMAT_LEVEL, FORMAT_LEVEL_ACCESS, FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
@@ -341,6 +341,17 @@ def test_the_format_level_is_raised_when_every_node_supports_it() -> None:
     assert replica.catalog.nodes.level == 2
     with pytest.raises(BadRequest, match="never again a lower one"):
         replica.membership.raise_level(CALLER, RaiseLevel(1))
+
+
+def test_a_set_is_not_closed_while_a_founder_has_never_come() -> None:
+    """So nobody can come in the place of one in a closed set: its level is that of the first."""
+    replica = a_set(3)
+    for node in (1, 2):
+        replica.membership.report(ReportNode(node, 2, FORMAT_LEVEL))
+    replica.settle()
+    with pytest.raises(LevelTooHigh, match="node 3 supports format level 1"):
+        replica.membership.raise_level(CALLER, RaiseLevel(FORMAT_LEVEL_ACCESS))
+    assert replica.catalog.nodes.level < FORMAT_LEVEL_ACCESS, "which users and the mode need"
 
 
 def test_the_format_level_stays_while_not_all_founders_are_known() -> None:

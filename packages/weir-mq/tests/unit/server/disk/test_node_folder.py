@@ -50,6 +50,20 @@ def test_what_an_interrupted_founding_left_is_no_hindrance(tmp_path: Path) -> No
     assert NodeFolder(tmp_path).found().node == 1
 
 
+def test_births_are_noted_for_the_owner_alone(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path)
+    assert folder.births() == {}
+    (tmp_path / "births.json.new").write_text("what an interrupted note left, for all to read")
+    for births in ({1: (1 << 62) - 1, 2: 7}, {3: 8}):
+        folder.note_births(births)
+        assert folder.births() == births
+        assert (tmp_path / "births.json").stat().st_mode & 0o777 == 0o600
+    for damaged in (b"", b'{"1": "x"}', b"[1]", b'{"1": ' + b"1" * 300_000):
+        (tmp_path / "births.json").write_bytes(damaged)
+        with pytest.raises(BadFolder, match="remove it, and this node learns them anew"):
+            folder.births()
+
+
 def test_the_number_of_logs_is_fixed_when_it_is_founded(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path)
     founded = folder.found(3)
