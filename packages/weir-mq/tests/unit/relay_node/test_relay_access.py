@@ -251,21 +251,9 @@ def test_without_the_core_sessions_go_on_for_a_while_and_nobody_is_let_in(
     play(work)
 
 
-def test_what_a_user_may_read_is_never_served_to_everybody(core: Node, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with (
-            relay(core, tmp_path, credentials=RELAY) as url,
-            as_user(url, "ann", "aa") as ann,
-        ):
-            await here(ann)
-        with pytest.raises(BadRelayFolder, match="holds what a user may read"):
-            async with relay(core, tmp_path):
-                pass
-
-    play(work)
-
-
-def test_nothing_is_answered_before_a_login(core: Node, tmp_path: Path) -> None:
+def test_what_a_user_may_read_is_served_to_nobody_without_a_login(
+    core: Node, tmp_path: Path
+) -> None:
     async def work() -> None:
         async with relay(core, tmp_path, credentials=RELAY) as url:
             async with as_user(url, "root", "rr") as root:
@@ -278,6 +266,9 @@ def test_nothing_is_answered_before_a_login(core: Node, tmp_path: Path) -> None:
             replies = await spoken(url, *map(frame, asked))
             assert len(replies) == len(asked)
             assert all(isinstance(one, m.Refusal) for one in replies)
+        with pytest.raises(BadRelayFolder, match="holds what a user may read"):
+            async with relay(core, tmp_path):  # as nobody
+                pass
 
     play(work)
 
