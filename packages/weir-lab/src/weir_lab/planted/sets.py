@@ -13,6 +13,7 @@ _METADATA = f"{_UNIT}/broker/metadata/test_topology.py"
 
 _PULLS = f"{_UNIT}/broker/partition/test_relay_pulls.py"
 _READS = f"{_UNIT}/relay_node/test_relay_reads.py"
+_ACCESS = f"{_UNIT}/relay_node/test_relay_access.py"
 
 OF_TOPOLOGY = (
     Bug(
@@ -201,8 +202,7 @@ OF_RELAYS = (
         "weir.relay_node.gate",
         "            await self._check(request, session)\n",
         "            pass\n",
-        f"{_UNIT}/relay_node/test_relay_access.py::"
-        "test_users_log_in_through_a_relay_and_read_what_they_may",
+        f"{_ACCESS}::test_users_log_in_through_a_relay_and_read_what_they_may",
     ),
     Bug(
         "relay-gives-a-users-folder-to-everybody",
@@ -210,8 +210,7 @@ OF_RELAYS = (
         "weir.relay_node.serve",
         "if founded.private and not config.is_private:",
         "if False:",
-        f"{_UNIT}/relay_node/test_relay_access.py::"
-        "test_what_a_user_may_read_is_never_served_to_everybody",
+        f"{_ACCESS}::test_what_a_user_may_read_is_served_to_nobody_without_a_login",
     ),
     Bug(
         "relay-refusal-taken-for-absence",
@@ -219,8 +218,7 @@ OF_RELAYS = (
         "weir.relay_node.sessions",
         "except (NotLeader, Overloaded, Unavailable):",
         "except WeirError:",
-        f"{_UNIT}/relay_node/test_relay_access.py::"
-        "test_what_the_core_refuses_counts_at_once_and_its_absence_later",
+        f"{_ACCESS}::test_what_the_core_refuses_counts_at_once_and_its_absence_later",
     ),
     Bug(
         "relay-batch-told-twice",
@@ -360,4 +358,73 @@ OF_HOLDS = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS, *OF_HOLDS)
+_OF_SET = f"{_ACCESS}::test_a_relay_of_the_topology_has_the_rights_of_its_set_and_no_others"
+
+OF_PRINCIPALS = (
+    Bug(
+        "relay-of-any-set",
+        "A relay of the topology needs the right to pull as its set.",
+        "weir.broker.access.authorizer",
+        "if named := self._set_of(request):",
+        "if (named := self._set_of(request)) and not named:",
+        f"{_PULLS}::test_a_relay_pulls_what_its_set_has_as_who_may_pull_for_it",
+    ),
+    Bug(
+        "relay-set-forgotten-in-what-was-allowed",
+        "What a session was allowed as one set, it is not allowed as another.",
+        "weir.broker.access.authorizer",
+        'named = self._set_of(request) if is_relay else getattr(request, "cluster", "")',
+        'named = "" if is_relay else getattr(request, "cluster", "")',
+        f"{_PULLS}::test_a_relay_pulls_what_its_set_has_as_who_may_pull_for_it",
+    ),
+    Bug(
+        "relay-pulled-from-by-who-may-consume",
+        "A relay lets who may pull pull from it, and not who may fetch or consume.",
+        "weir.relay_node.gate",
+        "await session.check_relay(decode_question(request.message, group))",
+        "await session.check(topic)",
+        f"{_ACCESS}::test_a_relay_below_pulls_as_who_may_read_and_not_as_who_may_consume",
+    ),
+    Bug(
+        "relay-tags-forgotten-in-what-was-allowed",
+        "What a relay below may pull with some tags, it may not with others.",
+        "weir.relay_node.sessions",
+        "right = *of, sha256(repr(tags).encode()).digest()",
+        "right = of",
+        _OF_SET,
+    ),
+    Bug(
+        "relay-asks-the-core-as-itself",
+        "What the core says to a reader of a private relay is asked by the reader's session.",
+        "weir.relay_node.requests",
+        "return await of_core(request, asker or self._host)",
+        "return await of_core(request, self._host)",
+        _OF_SET,
+    ),
+    Bug(
+        "relay-hold-beyond-the-end",
+        "No child of a relay has more than there is.",
+        "weir.relay.upper",
+        "min(said.durable_through, source.end)",
+        "said.durable_through",
+        f"{_UNIT}/relay/test_relay_partition.py::test_no_child_says_that_it_has_more_than_there_is",
+    ),
+    Bug(
+        "relay-session-lost-with-a-refused-token",
+        "A newer token that is refused ends no session of who has logged in.",
+        "weir.relay_node.sessions",
+        "if isinstance(request, Login) and not self.user and isinstance(error, NotAuthenticated):",
+        "if isinstance(request, Login) and isinstance(error, NotAuthenticated):",
+        f"{_ACCESS}::test_a_refused_token_ends_the_session_of_nobody_who_is_logged_in",
+    ),
+    Bug(
+        "relay-serves-its-first-certificate",
+        "A relay serves new connections with the newest certificate.",
+        "weir.relay_node.listener",
+        "one.context = self.serving.context",
+        "one.context = listening",
+        f"{_ACCESS}::test_a_relay_serves_tls_with_the_newest_certificate",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS, *OF_HOLDS, *OF_PRINCIPALS)

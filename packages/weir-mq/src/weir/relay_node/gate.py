@@ -16,6 +16,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login
 from weir.protocol.client.tokens import RenewToken
+from weir.relay.messages import decode_question
 from weir.relay_node.host import RelayHost
 from weir.relay_node.requests import AnswerRoom, RelayRequests
 from weir.relay_node.sessions import Channel, ReaderSession, refused_dialect
@@ -59,15 +60,15 @@ class RelayGate:
             return await self._list(request, room, session)
         if not isinstance(request, m.Hello):
             await self._check(request, session)
-        return await self._requests.answer(request, room)
+        # The core answers to the user what it is to say: the relay's own may pull, and not read.
+        return await self._requests.answer(request, room, session)
 
     async def _check(self, request: m.Request, session: ReaderSession) -> None:
-        founded = self._host.founded
         for topic, unknown in self._topics_of(request):
             try:
                 if isinstance(request, m.AskRelay):
-                    me = founded.brokerset, founded.node
-                    await session.check_relay(request.address.group, me)
+                    group = request.address.group
+                    await session.check_relay(decode_question(request.message, group))
                 else:
                     await session.check(topic)
             except UnknownTopic:

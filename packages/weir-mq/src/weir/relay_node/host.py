@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
@@ -58,6 +59,8 @@ from weir.tls.dialling import SecureHost, files_of
 from weir.tls.files import ServerFiles
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=m.Reply)
 
 _HELD_UP_MS = 20
 _TICK = 0.25
@@ -488,11 +491,19 @@ class RelayHost:
         """Whether there is a connection to the core."""
         return self.network is not None and self.network.is_up
 
-    def core(self) -> NetworkClient:
-        """Return the connections to the core. Raises `Unavailable` while it is not reached."""
-        if self.network is None or not self.network.is_up:
+    async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
+        """Return the core's answer. Raises its refusal, `Unavailable` and `Disconnected`."""
+        network = self.network
+        if network is None or not network.is_up:
             raise Unavailable(f"the core at {self.config.core} is not reached: try again shortly")
-        return self.network
+        if isinstance(request, m.Positions):  # the leader alone knows
+            group, stamp = request.address.group, request.stamp
+            topic = self.topics.get(topic_of(group))
+            if topic is None:
+                raise UnknownTopic("no such topic is relayed here", topic_of(group))
+            places = topic.places_by(network)
+            return await places.ask(partition_of(group), lambda at: m.Positions(at, stamp), reply)
+        return await network.request(request, reply, wait=wait, again=False)
 
     # -- the disk ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -27,7 +27,7 @@ from weir.errors import (
     WeirError,
     WrongSystem,
 )
-from weir.model.ids import Address, partition_of, topic_of
+from weir.model.ids import Address, topic_of
 from weir.model.limits import (
     BATCH_BYTES_MAX,
     CHUNKS_PER_FETCH_MAX,
@@ -55,7 +55,7 @@ from weir.relay_node.host import RelayedTopic, RelayHost, wall_ms
 from weir.relay_node.partitions import Held
 
 log = logging.getLogger(__name__)
-R = TypeVar("R")
+R = TypeVar("R", bound=m.Reply)
 
 #: So many questions go to the core at once.
 FORWARDED_MAX = 256
@@ -101,6 +101,15 @@ class AnswerRoom(AsyncExitStack):
                 await self.enter_async_context(limit)
 
 
+class CoreAsker(Protocol):
+    """Asks the core."""
+
+    async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
+        """Return the core's answer, which takes `wait` seconds more than others. Raises its
+        refusal, `Unavailable` and `Disconnected`.
+        """
+
+
 class RelayRequests:
     """Answers requests, one call each."""
 
@@ -116,16 +125,20 @@ class RelayRequests:
             m.ListOffsets: self._list_offsets,
             a.DescribePartition: self._describe_partition,
             a.AskLeader: self._tell_leader,
+            a.TraceMessage: self._trace,
+        }
+        self._of_core: dict[type[m.Request], Callable[[Any, CoreAsker], Awaitable[m.Reply]]] = {
             m.Positions: self._positions,
             m.AskBarriers: self._ask_barriers,
             m.AwaitMark: self._await_mark,
             m.ResolveCut: self._resolve_cut,
-            a.TraceMessage: self._trace,
         }
 
-    async def answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
-        """Return the answer to a request, which takes `room` if it has messages. Raises `Refused`,
-        and `BadName`.
+    async def answer(
+        self, request: m.Request, room: AnswerRoom, asker: CoreAsker | None = None
+    ) -> m.Reply:  # fmt: skip
+        """Return the answer to a request, which takes `room` if it has messages. What the core is
+        to say is asked by `asker`, or else by the relay. Raises `Refused`, and `BadName`.
         """
         if isinstance(request, m.Fetch):
             return await self._fetch(request, room)
@@ -133,6 +146,8 @@ class RelayRequests:
             return await self._fetch_chunks(request, room)
         if isinstance(request, m.AskRelay):
             return await self._tell_relay(request, room)
+        if (of_core := self._of_core.get(type(request))) is not None:
+            return await of_core(request, asker or self._host)
         handler = self._handlers.get(type(request))
         if handler is None:
             core = self._host.config.core
@@ -246,20 +261,15 @@ class RelayRequests:
 
     # -- messages ----------------------------------------------------------------------------
 
-    async def _positions(self, request: m.Positions) -> m.Reply:
-        topic, held = self._partition(request.address)
+    async def _positions(self, request: m.Positions, asker: CoreAsker) -> m.Reply:
+        _, held = self._partition(request.address)
         state = held.state
         if not state.begun:
             raise Unavailable("nothing has come to this relay yet: try again shortly")
         if not request.stamp:
             return m.PositionsReply(state.start, state.end, state.start)
-        partition = partition_of(request.address.group)
-        places = topic.places_by(self._host.core())
-        told = await self._ask_core(
-            places.ask(
-                partition, lambda address: m.Positions(address, request.stamp), m.PositionsReply
-            )
-        )
+        asked = m.Positions(Address(0, 0, request.address.group), request.stamp)
+        told = await self._ask_core(asker.ask_core(asked, m.PositionsReply, 0.0))
         start = max(told.start, state.start)
         return m.PositionsReply(start, max(told.end, start), max(told.at, start))
 
@@ -405,13 +415,11 @@ class RelayRequests:
 
     # -- the one order -----------------------------------------------------------------------
 
-    async def _ask_barriers(self, request: m.AskBarriers) -> m.Reply:
+    async def _ask_barriers(self, request: m.AskBarriers, asker: CoreAsker) -> m.Reply:
         self._topic(request.topic)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
         try:
-            return await self._ask_core(
-                self._host.core().request(request, m.Barriers, wait=wait, again=False)
-            )
+            return await self._ask_core(asker.ask_core(request, m.Barriers, wait))
         except Unavailable:
             if request.anew or not request.stamp:
                 raise
@@ -434,20 +442,16 @@ class RelayRequests:
         reached = all(stamp >= request.stamp for _, stamp, _ in rows)
         return m.Barriers(request.topic, rows, reached=reached)
 
-    async def _await_mark(self, request: m.AwaitMark) -> m.Reply:
+    async def _await_mark(self, request: m.AwaitMark, asker: CoreAsker) -> m.Reply:
         self._topic(request.topic)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        return await self._ask_core(
-            self._host.core().request(request, m.OrderMark, wait=wait, again=False)
-        )
+        return await self._ask_core(asker.ask_core(request, m.OrderMark, wait))
 
-    async def _resolve_cut(self, request: m.ResolveCut) -> m.Reply:
+    async def _resolve_cut(self, request: m.ResolveCut, asker: CoreAsker) -> m.Reply:
         for name in request.topics:
             self._named(name)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        return await self._ask_core(
-            self._host.core().request(request, m.ResolvedCut, wait=wait, again=False)
-        )
+        return await self._ask_core(asker.ask_core(request, m.ResolvedCut, wait))
 
     def _topic(self, number: int) -> RelayedTopic:
         topic = self._host.topics.get(number)

@@ -10,7 +10,8 @@ is kept as long as the client is here: when the core ends it, the client is let 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from hashlib import sha256
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weir.access.scram import check_channel
 from weir.client.connection.connection import Connection, Senders
@@ -25,17 +26,19 @@ from weir.errors import (
     Unavailable,
     WeirError,
 )
-from weir.model.ids import Address, partition_of, topic_of
+from weir.model.ids import Address
 from weir.model.limits import CUTOFF_SECONDS_DEFAULT
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
-from weir.relay.messages import AskFilter, encode_message
+from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold, encode_message
 from weir.tls.dialling import dialler_of, files_of
 from weir.tls.peers import check_broker
 
 if TYPE_CHECKING:
     from weir.relay_node.host import RelayConfig
+
+R = TypeVar("R", bound=m.Reply)
 
 #: A right is asked for again after so many seconds.
 RECHECK_SECONDS = 5.0
@@ -46,6 +49,8 @@ GRACE_SECONDS = 1.0
 _TIMEOUT = 3.0
 #: A login takes two steps, and one more without a ticket that is not good any more.
 _STEPS_MAX = 4
+#: So many answers of the core are remembered for a client.
+_RIGHTS_MAX = 4_096
 
 
 class Channel(Protocol):
@@ -83,8 +88,9 @@ class ReaderSession:
         self._steps = 0
         #: The user, once it has logged in.
         self.user = ""
-        #: By topic and what was asked, when the core last allowed that, by the clock of the loop.
-        self._allowed: dict[tuple[int, type[m.Request]], float] = {}
+        #: By topic, or by what is pulled as whom, when the core last allowed that, by the clock of
+        #: the loop.
+        self._allowed: dict[tuple[int | bytes, ...], float] = {}
 
     # -- logins ------------------------------------------------------------------------------
 
@@ -139,27 +145,31 @@ class ReaderSession:
         """
         # Any node answers this, and at once; it needs the rights of a fetch. What waits counts as a
         # use in an open set, too: its closing ends the session of whoever may not read.
-        await self._check(topic, m.AskBarriers(topic, stamp=1, wait_ms=1))
+        await self._check((topic,), m.AskBarriers(topic, stamp=1, wait_ms=1))
 
-    async def check_relay(self, group: int, me: tuple[int, int]) -> None:
-        """Return if the client may pull a partition as a relay does. `me` is the set and node of
-        this relay. Raises what `check` does.
+    async def check_relay(self, asked: Pull | AskFilter | SayHold) -> None:
+        """Return if the client may ask that as a relay: the core looks whether it may pull for the
+        set that it names, and for these tags. Raises what `check` does.
         """
-        # This changes nothing in the core and needs the right of a pull, `read`: a fetch is also
-        # allowed to those who may consume.
-        topic = topic_of(group)
-        question = AskFilter(self._system, *me, topic, partition_of(group), 0, ())
+        # This changes nothing in the core. A relay without a log does not name its tags yet.
+        begins = isinstance(asked, Pull) and asked.offset == UNKNOWN
+        tags = () if isinstance(asked, SayHold) or begins else asked.tags
+        of = asked.brokerset, asked.node, asked.topic
+        question = AskFilter(asked.system, *of, asked.partition, 0, tags)
         payload = b"".join(encode_message(question))
-        await self._check(topic, m.AskRelay(Address(0, 0, group), payload))
+        # What may be pulled of one partition may be of all of its topic; tags may be many.
+        right = *of, sha256(repr(tags).encode()).digest()
+        await self._check(right, m.AskRelay(Address(0, 0, asked.group), payload))
 
-    async def _check(self, topic: int, question: m.AskBarriers | m.AskRelay) -> None:
+    async def _check(
+        self, right: tuple[int | bytes, ...], question: m.AskBarriers | m.AskRelay
+    ) -> None:  # fmt: skip
         """Ask the core a question that it answers to clients that have a right, unless that is
         known.
         """
         self.check_greeted()
         if not self._config.is_private:
             return
-        right = topic, type(question)
         now = asyncio.get_running_loop().time()
         said = self._allowed.get(right)
         if said is not None and now - said < RECHECK_SECONDS:
@@ -176,7 +186,16 @@ class ReaderSession:
             raise
         if not isinstance(reply, m.Barriers | m.RelayTold):
             raise RemoteProtocolError("the core answered a question for a right otherwise")
+        if len(self._allowed) >= _RIGHTS_MAX:
+            self._allowed.clear()
         self._allowed[right] = now
+
+    async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
+        """Return what the core answers to this client. Raises its refusal, and `Unavailable`."""
+        found = await self._ask(request, wait)
+        if not isinstance(found, reply):
+            raise RemoteProtocolError(f"the core answered no {reply.__name__}")
+        return found
 
     async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
         """Return full names of topics that the core tells this client of, behind `after`, and up
@@ -215,11 +234,11 @@ class ReaderSession:
 
     # -- the core ----------------------------------------------------------------------------
 
-    async def _ask(self, request: m.Request) -> m.Reply:
+    async def _ask(self, request: m.Request, wait: float = 0.0) -> m.Reply:
         if self._upstream is None:
             raise Unavailable("there is no session in the core: connect again")
         try:
-            return await self._upstream.request(request, _TIMEOUT)
+            return await self._upstream.request(request, _TIMEOUT + wait)
         except Disconnected:
             raise Unavailable(
                 f"the core at {self._config.core} does not answer: try again shortly"

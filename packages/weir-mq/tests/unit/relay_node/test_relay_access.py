@@ -17,7 +17,7 @@ import pytest
 import weir
 from rigs.certificates import TestCa
 from rigs.clients import pool_of
-from rigs.relay_nodes import fill, frame, make_small, play, relay, spoken, started_relay
+from rigs.relay_nodes import fill, frame, make_small, offsets, play, relay, spoken, started_relay
 from rigs.tokens import IDP, IDP_KEY, token_of
 from weir.access.tokens import write_jwks
 from weir.client.access import AccessRule
@@ -34,9 +34,10 @@ from weir.errors import (
     UnknownTopic,
     WeirError,
 )
-from weir.model.ids import LIMIT_MAX, partition_of, topic_of
+from weir.model.ids import LIMIT_MAX, Address, partition_of, topic_of
 from weir.protocol.client import messages as m
 from weir.relay.messages import Answer, Pull, decode_message, encode_message
+from weir.relay.ports import Event
 from weir.relay_node import sessions
 from weir.relay_node.folder import BadRelayFolder
 from weir.relay_node.host import RelayConfig
@@ -45,6 +46,7 @@ from weir.server.network.certificate_files import states
 from weir.testing.memory_node import Node, node
 from weir.tls.authority import Issued, opened
 from weir.tls.files import ServerFiles
+from weir.topology.sets import SetNode, SetRow, TopicTags, Topology
 
 RELAY = Credentials("relay", "relay's")
 GONE = (AccessRevoked, NotAuthenticated, UnknownTopic, Disconnected)
@@ -427,6 +429,13 @@ def test_two_first_steps_of_a_login_dial_once(monkeypatch: pytest.MonkeyPatch) -
     assert len(dialled) == 1
 
 
+def pull_of(system: int, address: Address, of: tuple[int, int], *tags: str) -> m.AskRelay:
+    """Return a pull of a node of a set, of these tags; without any, of all messages."""
+    partition = topic_of(address.group), partition_of(address.group)
+    pull = Pull(system, *of, *partition, 1, 0, 0, 1, tags or None, 1 << 20, 0, LIMIT_MAX)
+    return m.AskRelay(address, b"".join(encode_message(pull)))
+
+
 def test_a_relay_below_pulls_as_who_may_read_and_not_as_who_may_consume(
     core: Node, tmp_path: Path
 ) -> None:
@@ -439,16 +448,76 @@ def test_a_relay_below_pulls_as_who_may_read_and_not_as_who_may_consume(
             async with as_user(url, "ann", "aa") as ann:
                 await here(ann)
                 (address, *_) = (await ann.describe("t")).addresses
-            partition = topic_of(address.group), partition_of(address.group)
-            pull = Pull(
-                started.founded.system, 7, 1, *partition, 1, 0, 0, 0, None, 1 << 20, 0, LIMIT_MAX
-            )
-            asked = m.AskRelay(address, b"".join(encode_message(pull)))
+            asked = pull_of(started.founded.system, address, (7, 1))
             async with network_of(url, "ann", "aa") as network:
                 told = await network.request(asked, m.RelayTold, wait=2.0, again=False)
                 assert isinstance(decode_message(b"".join(told.message))[0], Answer)
             async with network_of(url, "bob", "bb") as network:
                 with pytest.raises(Unauthorized, match="may not read"):
                     await network.request(asked, m.RelayTold, wait=2.0, again=False)
+
+    play(work)
+
+
+def set_of(id: int, name: str, tier: str, node: int, *upper: int, **more: Any) -> SetRow:
+    of = {"nodes": (SetNode(node, "127.0.0.1", 7_000 + node),), "level": len(upper), **more}
+    return SetRow(id, name, tier, upper=upper, **of)  # type: ignore[arg-type]
+
+
+#: All of t is in set 4, and what has tag a in set 5.
+TIERS = Topology(0, (
+    set_of(0, "core", "core", 1),
+    set_of(4, "north", "tandem", 7, 0),
+    set_of(5, "near", "access", 8, 4, 0, tags=(TopicTags("default/t", ("a",)),)),
+))  # fmt: skip
+
+
+def test_a_relay_of_the_topology_has_the_rights_of_its_set_and_no_others(
+    core: Node, tmp_path: Path, told: list[Event]
+) -> None:
+    """Who has what a relay logs in by has no message that its set has not."""
+
+    async def work() -> None:
+        async with as_user(core.url, "root", "rr") as root:
+            await root.topology.apply(TIERS, 0)
+            for name in ("north", "near"):
+                rules = [AccessRule(("pull",), "set", name)]
+                rules.append(AccessRule(("describe",), "topic", "t"))
+                await root.access.change_rules(name, rules)
+                await root.access.create_user(name, name, [name])
+
+        north: dict[str, Any] = {"credentials": Credentials("north", "north"), "brokerset": 4}
+        near: dict[str, Any] = {"credentials": Credentials("near", "near"), "brokerset": 5}
+        async with started_relay(core, tmp_path / "north", node=7, **north) as upper:
+            url = f"weir://127.0.0.1:{upper.port}"
+            uppers = (tuple(parse_url(url)),)
+            async with relay(
+                core, tmp_path / "near", node=8, tags=frozenset({"a"}), uppers=uppers, **near
+            ) as below:
+                async with as_user(core.url, "root", "rr") as root:
+                    while not offsets(told):
+                        await root.publish("t", b"12", tag="a")
+                        await asyncio.sleep(0.02)
+                    truth = await values(root, tag="a")
+                    (address, *_) = (await root.describe("t")).addresses
+                async with as_user(below, "ann", "aa") as ann:
+                    await here(ann)
+                    while await values(ann, tag="a") != truth:
+                        await asyncio.sleep(0.02)
+            for at in (core.url, url):
+                async with network_of(at, "near", "near") as network:
+
+                    async def ask(asked: m.Request, network: NetworkClient = network) -> m.Reply:
+                        return await network.request(asked, m.Reply, wait=2.0, again=False)
+
+                    system = upper.founded.system
+                    await ask(pull_of(system, address, (5, 8), "a"))
+                    for refused in (
+                        pull_of(system, address, (5, 8), "b"),
+                        pull_of(system, address, (4, 7)),
+                        m.Fetch(address, 0, 1 << 20),
+                    ):
+                        with pytest.raises(Unauthorized):
+                            await ask(refused)
 
     play(work)

@@ -34,7 +34,7 @@ class CoreAway:
         held = zip(GROUPS, (SimpleNamespace(mark=mark) for mark in marks), strict=True)
         self.partitions = SimpleNamespace(held=dict(held))
 
-    def core(self) -> None:
+    async def ask_core(self, *_: object) -> None:
         raise Unavailable("the core is not reached")
 
 

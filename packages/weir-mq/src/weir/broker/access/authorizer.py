@@ -19,11 +19,13 @@ from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata.security.access import FLEET, RESCUER, Access
 from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import cluster_name, topic_name
+from weir.broker.metadata.topology import AppliedTopology
 from weir.broker.records.audit import Outcome
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
 from weir.errors import (
     AccessRevoked,
     BadName,
+    BadRequest,
     NotAuthenticated,
     Refused,
     Unauthorized,
@@ -34,6 +36,8 @@ from weir.model.limits import NAME_CHARACTERS_MAX, REFUSALS_KEPT_MAX
 from weir.model.topic import AUDIT_TOPIC, RESERVED_NAMESPACE, Topic, split_name
 from weir.protocol.client.admin import AlterTopic
 from weir.protocol.client.declaration import Declaration, Resource, Right
+from weir.protocol.client.relays import AskRelay
+from weir.relay.messages import decode_question
 
 #: Nothing is used that could be taken away.
 _NOTHING: tuple[Asked, ...] = ()
@@ -50,6 +54,7 @@ class TopicNames(Protocol):
     fleets: Fleets
     #: The topic that says who did what, if it is there.
     audit_topic: Topic | None
+    topology: AppliedTopology
 
     def find(self, namespace: str, name: str, /) -> Topic | None:
         """Return a topic by its names."""
@@ -162,7 +167,9 @@ class Authorizer:
         version, key = self._catalog.access.version, None
         address = getattr(request, "address", None)
         if address is not None:
-            key = declared.opcode, address.group, _checked(getattr(request, "cluster", ""))
+            is_relay = type(request) is AskRelay
+            named = self._set_of(request) if is_relay else getattr(request, "cluster", "")
+            key = declared.opcode, address.group, _checked(named)
             if (used := session.decisions.allowed(key, version)) is not None:
                 return used
         try:
@@ -378,13 +385,36 @@ class Authorizer:
                 for name in request.topics:
                     yield _with(self._named(name), rights)
             case _ if hasattr(request, "address"):
-                topic = self._by_id(topic_of(request.address.group))
-                yield _with(topic, rights, getattr(request, "cluster", ""), topic.id)
+                yield self._of_partition(request, rights)
             case _ if hasattr(request, "topic"):
                 topic = self._by_id(request.topic)
                 yield _with(topic, rights, "", topic.id)
             case _:
                 yield _with(self._named(request.name), rights)
+
+    def _of_partition(self, request: Any, rights: tuple[Right, ...]) -> _Need:
+        """Return what a request about a partition needs: a relay of the topology the right to pull
+        as its set, and another one that to read the topic.
+        """
+        topic = self._by_id(topic_of(request.address.group))
+        if type(request) is not AskRelay:
+            return _with(topic, rights, getattr(request, "cluster", ""), topic.id)
+        if named := self._set_of(request):
+            return _Need([Asked("pull", "set", named)], _full(topic), topic.id)
+        return _with(topic, rights[:1], "", topic.id)
+
+    def _set_of(self, request: AskRelay) -> str:
+        """Return the name of the tandem or access set that a relay says it is of; empty if the
+        topology has none such. Who answers says what is wrong with a message.
+        """
+        topology = self._catalog.topology
+        if not topology:
+            return ""
+        try:
+            asked = decode_question(request.message, request.address.group)
+        except BadRequest:
+            return ""
+        return topology.relay_set(asked.brokerset)
 
     def _of_parts(self, request: Any) -> Iterator[_Need]:
         """Yield what a scattering needs: each part is a batch, or acks of clusters."""

@@ -75,6 +75,11 @@ class AppliedTopology:
             raise Unauthorized(f"the topology gives no message of {topic} to set {row.name}")
         return held
 
+    def relay_set(self, brokerset: int) -> str:
+        """Return the name of a tandem or access set; empty where there is none of this id."""
+        row = self.topology.by_id(brokerset)
+        return row.name if row is not None and row.tier != "core" else ""
+
     def relays(self) -> dict[Child, HoldLimits]:
         """Return the nodes of all tandem and access sets, and how much is kept for each."""
         return limits_in(self.topology)

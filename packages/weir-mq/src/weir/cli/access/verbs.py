@@ -37,7 +37,7 @@ Roles = Annotated[list[str], typer.Argument(help="Names of roles.")]
 Verbs = Annotated[
     str, typer.Argument(help="Verbs, as in publish,read; `weir acl verbs` names all of them.")
 ]
-Kind = Annotated[str, typer.Argument(help="topic, cluster, namespace or system.")]
+Kind = Annotated[str, typer.Argument(help="topic, cluster, namespace, set or system.")]
 Resource = Annotated[
     str, typer.Argument(help="`[NAMESPACE/]TOPIC`, `[NAMESPACE/]TOPIC:CLUSTER` or `NAMESPACE`.")
 ]

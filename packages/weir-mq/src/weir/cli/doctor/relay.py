@@ -48,7 +48,10 @@ def _access(figures: Figures) -> Finding:
     barred = int(figures.total("weir_relay_topics_barred"))
     if not barred:
         return Finding("relay-access", "ok", f"{figures.total('weir_relay_topics'):.0f} topics")
-    advice = "allow the user of this relay to read them: weir acl allow; its log names the topics"
+    advice = (
+        "its log names the topics and the right that is missing: let its user pull as its set by "
+        "weir acl allow ROLE pull set NAME, or without a topology read the topics"
+    )
     return Finding("relay-access", "fail", f"the core lets it read {barred} topics not", advice)
 
 

@@ -26,13 +26,14 @@ Verb = Literal[
     "describe",
     "list",
     "publish",
+    "pull",
     "read",
     "restore",
     "steer",
 ]
 #: The kinds of resources. A topic is named `NAMESPACE/TOPIC`, a cluster `NAMESPACE/TOPIC:CLUSTER`,
-#: a namespace by itself; of systems there is but one, and its name is empty.
-Kind = Literal["cluster", "namespace", "system", "topic"]
+#: a namespace and a BrokerSet by itself; of systems there is but one, and its name is empty.
+Kind = Literal["cluster", "namespace", "set", "system", "topic"]
 
 
 class Asker(Enum):
@@ -69,6 +70,7 @@ class Resource(Enum):
     LISTED = "each topic of the answer; the others are left out"
     ANY_TOPIC = "any topic"
     ANY_CLUSTER = "any cluster of the topic"
+    SET = "the tandem or access set that is named; one of the topology needs this right"
 
     @property
     def kind(self) -> Kind:
@@ -80,6 +82,8 @@ class Resource(Enum):
                 return "system"
             case Resource.CLUSTER | Resource.ANY_CLUSTER:
                 return "cluster"
+            case Resource.SET:
+                return "set"
         return "topic"
 
 

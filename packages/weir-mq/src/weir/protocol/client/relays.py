@@ -34,7 +34,8 @@ class AskRelay(ControlRequest, frozen=True, array_like=True):
     A pull is answered once there is something to tell, or with nothing after a second. Of the pulls
     of one node the last one counts: an earlier one that still waits is refused. Only what is
     committed and decided is told. Where a topology is applied, the node must be in one of its
-    tandem or access sets, and may ask for the tags that the topology gives to that set.
+    tandem or access sets, and may ask for the tags that the topology gives to that set. Then the
+    right to pull as that set is needed, and none to the topic: it gives these tags and no others.
     """
 
     declaration = Declaration(
@@ -42,7 +43,7 @@ class AskRelay(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         RelayTold,
         Retry.READ,
-        rights=(Right("read", Resource.TOPIC),),
+        rights=(Right("read", Resource.TOPIC), Right("pull", Resource.SET)),
         is_large=True,
         refusals=(WrongSystem,),
         answer_body=(("address", "address"), ("message", "batches")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from rigs.access import be, close_access, give, rule
@@ -26,7 +27,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.batch import Batch, split
-from weir.model.ids import partition_of, topic_of
+from weir.model.ids import partition_of, place_of, topic_of
 from weir.protocol.client import messages as m
 from weir.relay.lower import Me
 from weir.relay.messages import (
@@ -330,6 +331,57 @@ def test_a_pull_needs_the_right_to_read_the_topic(rig: Any, info: Any) -> None:
         reply = rig.answer(1, request(info, pull(info)))
         got = 0 if isinstance(reply, m.RelayTold) else reply.code
         assert got in ((code, Unauthorized.code) if code else (0,)), reply
+
+
+NEAR = row(5, "access", (1,), 1)
+#: A set of node 50 that holds what has tag a of a topic; and one of all.
+SETS = Topology(1, (
+    row(1), msgspec.structs.replace(NEAR, tags=(TopicTags("default/t", ("a",)),)),
+    row(6, "access", (1,), 1),
+))  # fmt: skip
+
+
+def allowed(rig: Any, session: int, asked: m.Request) -> bool:
+    """Return whether a request is answered, and not refused for want of a right."""
+    reply = rig.answer(session, asked)
+    assert not isinstance(reply, m.Refusal) or reply.code in (Unauthorized.code, UnknownTopic.code)
+    return not isinstance(reply, m.Refusal)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_relay_pulls_what_its_set_has_as_who_may_pull_for_it(
+    rig: Any, info: Any, passed: bool
+) -> None:
+    catalog = catalog_of(rig.shard)
+    catalog.topology.apply(TopologyApplied(1, SETS))
+    close_access([rig.shard])
+    mine = give(catalog.access, "near", rule("pull", "set", "set5"))
+    reads = give(catalog.access, "ann", rule("read", "topic", "default/t"))
+    if passed:
+        rig.replies[2] = rig.replies[3] = []
+        for session, principal in ((2, mine), (3, reads)):
+            rig.handle(ev.Opened(session, principal, place_of(2, 1)))
+    else:
+        for session, principal in ((2, mine), (3, reads)):
+            rig.connect(session, hello=False)
+            be(rig.shard, session, principal)
+            assert isinstance(rig.answer(session, m.Hello("test")), m.Welcome)
+
+    def asks(session: int, **more: Any) -> bool:
+        of = {"brokerset": 5, "node": SETS.sets[1].nodes[0].number, "tags": ("a",), **more}
+        return allowed(rig, session, request(info, pull(info, **of)))
+
+    assert asks(2)
+    assert not asks(2, tags=("b",)), "its set has no such tag"
+    assert not asks(2, tags=None)
+    assert not asks(2, brokerset=6, node=SETS.sets[2].nodes[0].number), "that is another set"
+    assert not asks(2, brokerset=1, node=SETS.sets[0].nodes[0].number), "the core pulls nothing"
+    assert not allowed(rig, 2, m.Fetch(info.addresses[0], 0, 1 << 20))
+    assert not asks(3), "who may read is no relay of the topology"
+    assert allowed(rig, 3, m.Fetch(info.addresses[0], 0, 1 << 20))
+    named = msgspec.structs.replace(SETS.sets[1], name="other")
+    catalog.topology.apply(TopologyApplied(2, Topology(1, (row(1), named))))
+    assert not asks(2), "its set has another name"
 
 
 def test_who_waits_is_refused_when_another_node_leads(rig: Any, info: Any) -> None:

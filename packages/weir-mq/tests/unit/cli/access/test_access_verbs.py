@@ -150,7 +150,8 @@ def test_what_there_is_is_listed(say: Say, monkeypatch: pytest.MonkeyPatch) -> N
     assert listed == [{"user": "shop/ann", "roles": []}]
     assert "mode open, version" in say("access", "status")[1]
     assert "topic: alter, consume" in say("acl", "verbs")[1]
-    assert rows(say("acl", "verbs", "--json")[1])["namespace"] == ["create", "restore"]
+    verbs = rows(say("acl", "verbs", "--json")[1])
+    assert (verbs["namespace"], verbs["set"]) == (["create", "restore"], ["pull"])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ BY_CLIENTS = [kind for kind in m.REQUESTS if kind.declaration.asker is not Asker
 #: What needs no right: who may ask is decided by other means.
 FREE = {m.Hello, m.Ping, Login, IssueToken, RenewToken}
 #: Rights with a cluster stand beside those with its topic.
-BESIDES_TOPIC = {Resource.CLUSTER, Resource.ANY_CLUSTER}
+BESIDES_TOPIC = {Resource.CLUSTER, Resource.ANY_CLUSTER, Resource.SET}
 ADDRESSED = {Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA, Scope.HOLDER}
 TWINS: dict[str, tuple[Any, Any]] = {
     "Client": (asynchronous.Client, blocking.Client),
@@ -106,6 +106,7 @@ def test_a_request_has_the_fields_that_say_where_and_on_what(kind: type[Request]
             Resource.NAMESPACE: {"namespace", "name"},
             Resource.NAMESPACES: {"source"},
             Resource.PARTS: {"parts"},
+            Resource.SET: {"message"},
             Resource.TOPICS: {"topics"},
             Resource.SYSTEM: set(names) or {""},
         }[right.resource]

@@ -191,7 +191,7 @@ def cluster_name(topic: str, cluster: str) -> str:
 
 def resource_name(kind: str, name: str) -> str:
     """Return the full name of what a user names: `[NAMESPACE/]TOPIC`, `[NAMESPACE/]TOPIC:CLUSTER`,
-    `NAMESPACE`, or nothing for the system. Raises `BadName` or `BadRequest`.
+    `NAMESPACE`, that of a BrokerSet, or nothing for the system. Raises `BadName` or `BadRequest`.
     """
     match kind:
         case "topic":
@@ -202,8 +202,8 @@ def resource_name(kind: str, name: str) -> str:
                 raise BadName(f"cluster {name[:300]!r}: name its topic as well, as TOPIC:CLUSTER")
             full = topic_name(*split_name(topic))
             return cluster_name(full, check_name(cluster, "cluster"))
-        case "namespace":
-            return check_name(name, "namespace")
+        case "namespace" | "set":
+            return check_name(name, kind)
         case "system":
             if name not in ("", "system"):
                 raise BadName(f"there is one system, without a name: leave out {name[:300]!r}")
@@ -234,7 +234,7 @@ def _beginning(kind: str, name: str) -> str:
         return ""
     if kind == "system":
         raise BadName("there is one system: leave out --prefix")
-    if kind == "namespace":
+    if kind in ("namespace", "set"):
         return _checked(name, name)
     namespace, slash, rest = name.rpartition("/")
     full = check_name(namespace if slash else DEFAULT_NAMESPACE, "namespace")

@@ -209,6 +209,9 @@ def test_any_topic_is_one_of_the_kind() -> None:
         (["consume"], "cluster", "t:c:d", True, "characters"),
         (["create"], "namespace", "a/b", False, "namespace 'a/b'"),
         (["create"], "namespace", "a/", True, "characters"),
+        (["pull"], "set", "a/b", False, "set 'a/b'"),
+        (["pull"], "set", "a/", True, "characters"),
+        (["read"], "set", "near", False, "with a set there is pull"),
         (["list"], "system", "x", False, "leave out 'x'"),
         (["list"], "system", "x", True, "leave out --prefix"),
         (["publish"], "topic", "x" * 129, True, "characters"),
@@ -228,4 +231,5 @@ def test_a_rule_says_how_it_is_added() -> None:
     assert str(make_rule(["publish"], "topic", "s/", True)) == "publish topic s/ --prefix"
     assert str(make_rule(["list"], "system", "", False)) == "list system"
     assert str(make_rule(["create"], "namespace", "", True)) == "create namespace --everything"
+    assert str(make_rule(["pull"], "set", "near", False)) == "pull set near"
     assert resource_name("cluster", "s/t:c") == "s/t:c"
