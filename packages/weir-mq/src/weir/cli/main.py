@@ -50,7 +50,7 @@ _OURS = {
     "user": "weir.cli.access.verbs:user_app",
     "role": "weir.cli.access.verbs:role_app",
     "acl": "weir.cli.access.verbs:acl_app",
-    "access": "weir.cli.access.verbs:access_app",
+    "access": "weir.cli.access.modes:access_app",
     "context": "weir.cli.access.context_verbs:context_app",
     "token": "weir.cli.access.tokens:token_app",
     "spark": "weir.cli.spark.verbs:app",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,30 @@ def test_each_verb_is_found_alone_and_says_what_it_says_among_all() -> None:
         assert list(alone) == [verb]
         told = [one.get_help(typer.Context(one)) for one in (alone[verb], among_all)]
         assert told[0] == told[1]
+
+
+def added_elsewhere(text: str) -> Iterator[str]:
+    """Yield the families of verbs that a module imports and adds a command to."""
+    nodes = [*ast.walk(ast.parse(text))]
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    for node in nodes:
+        for decorator in getattr(node, "decorator_list", ()):
+            words = ast.unparse(decorator).split(".")
+            if words[0] in imported and words[1:] and words[1].startswith(("command", "callback")):
+                yield words[0]
+
+
+def test_commands_lie_where_their_family_is_made() -> None:
+    """A process loads the module of one family: it would not know a command of another module."""
+    for path in sorted((Path(weir.__file__).parent / "cli").rglob("*.py")):
+        assert not [*added_elsewhere(path.read_text(encoding="utf-8"))], path
+
+
+@pytest.mark.parametrize("how", ['command("key")', "callback()", "command()"])
+def test_a_command_that_lies_elsewhere_is_seen(how: str) -> None:
+    text = f"from weir.cli.access.modes import access_app\n@access_app.{how}\ndef f(): ...\n"
+    assert [*added_elsewhere(text)] == ["access_app"]
 
 
 @pytest.mark.parametrize("verb", ["topic", "bench"])

@@ -1,4 +1,4 @@
-"""`weir user`, `weir role`, `weir acl` and `weir access`: who may do what.
+"""`weir user`, `weir role` and `weir acl`: who may do what.
 
 A new password comes from a question, a file, or the environment; never from the command line, which
 others can read.
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 user_app = typer.Typer(name="user", help="Create and revoke users, and give them roles.")
 role_app = typer.Typer(name="role", help="Show what roles may do, and delete roles.")
 acl_app = typer.Typer(name="acl", help="Say what roles may do, and ask who may do what.")
-access_app = typer.Typer(name="access", help="Let a set be open, watch or closed.")
 
 User = Annotated[str, typer.Argument(help="`user`, or `namespace/user`.")]
 Role = Annotated[str, typer.Argument(help="The name of a role; admin may do everything.")]
@@ -80,12 +79,6 @@ def acl(context: typer.Context) -> None:
     show_help(context)
 
 
-@access_app.callback(invoke_without_command=True)
-def access(context: typer.Context) -> None:
-    """Let a set be open, watch or closed."""
-    show_help(context)
-
-
 # -- users ---------------------------------------------------------------------------------------
 
 
@@ -100,7 +93,7 @@ def create(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a user. The password is asked for, or comes from a file or WEIR_NEW_PASSWORD."""
-    password = _new_password(user, password_file)
+    password = new_password(user, password_file)
     change(
         url, as_json, f"user {user} is created", {"user": user},
         lambda client: client.access.create_user(user, password, roles or ()),
@@ -115,7 +108,7 @@ def set_password(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Give a user another password. Connections that came by the one before end."""
-    password = _new_password(user, password_file)
+    password = new_password(user, password_file)
     change(
         url, as_json, f"user {user} has a new password", {"user": user},
         lambda client: client.access.set_password(user, password),
@@ -158,7 +151,7 @@ def list_users(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """List users and their roles."""
     from weir.cli.output import hint, print_json, print_table
 
-    found = _state(url)
+    found = state_of(url)
     if as_json:
         rows = [{"user": one.name, "roles": [*one.roles]} for one in found.users]
         print_json("weir.user-list/1", {"url": url}, {"users": rows})
@@ -207,7 +200,7 @@ def list_roles(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """List roles and what they may do."""
     from weir.cli.output import print_json
 
-    found = _state(url)
+    found = state_of(url)
     if as_json:
         roles = {role: [*map(_row, rules)] for role, rules in found.roles.items()}
         print_json("weir.role-list/1", {"url": url}, {"roles": roles})
@@ -222,7 +215,7 @@ def show_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
     """Show what a role may do, and which users have it."""
     from weir.cli.output import print_json
 
-    found = _state(url)
+    found = state_of(url)
     rules = _role_of(found, role)
     users = [one.name for one in found.users if role in one.roles]
     if as_json:
@@ -335,7 +328,7 @@ def list_rules(
     """List all rules, one in a line, as `weir acl allow` and `remove` take them."""
     from weir.cli.output import print_json, print_table
 
-    found = _state(url)
+    found = state_of(url)
     if role:
         _role_of(found, role)
     rows = [
@@ -388,115 +381,6 @@ def verbs(as_json: AsJson = False) -> None:
             print(f"{kind}: {', '.join(some)}")
 
 
-# -- the set -------------------------------------------------------------------------------------
-
-
-@access_app.command()
-def init(
-    user: Annotated[str, typer.Option("--user", help="The first administrator.")] = "admin",
-    password_file: PasswordFile = None,
-    as_json: AsJson = False,
-    url: Url = DEFAULT_URL,
-) -> None:
-    """Create the first administrator. The set stays as open as it is until you close it."""
-    from weir.cli.output import hint
-
-    password = _new_password(user, password_file)
-    change(
-        url, as_json, f"user {user} is created, with the role admin", {"user": user},
-        lambda client: client.access.create_user(user, password, ["admin"]),
-    )  # fmt: skip
-    if not as_json:
-        hint("Next: weir access mode watch, weir acl suggest, and then weir access mode closed")
-
-
-@access_app.command()
-def mode(
-    mode: Annotated[str, typer.Argument(help="open, watch or closed.")],
-    as_json: AsJson = False,
-    url: Url = DEFAULT_URL,
-) -> None:
-    """Let the set be open, watch or closed, without a restart."""
-    from typing import cast
-
-    from weir.client.access import AccessMode
-
-    if mode not in ("open", "watch", "closed"):
-        raise typer.BadParameter(f"{mode!r}: give open, watch or closed", param_hint="MODE")
-    change(
-        url, as_json, f"the mode is {mode}", {"mode": mode},
-        lambda client: client.access.set_mode(cast(AccessMode, mode)),
-    )  # fmt: skip
-
-
-@access_app.command()
-def rescue(
-    data: Annotated[Path, typer.Option(help="The data folder of a node that runs here.")],
-    user: Annotated[str, typer.Option("--user", help="Who is an administrator then.")] = "admin",
-    password_file: PasswordFile = None,
-    as_json: AsJson = False,
-    url: Annotated[
-        str, typer.Option(help="Where the node is reached, if not by loopback; without a user.")
-    ] = "",
-) -> None:
-    """Make a user an administrator whose password nobody knows any more, on the machine of a node:
-    who may write into its data folder may do so. The user is made if it is not there.
-    """
-    from weir.cli.access.rescuing import rescued
-    from weir.cli.output import print_json
-
-    made = rescued(data, user, _new_password(user, password_file), url)
-    if as_json:
-        told = {"user": user, "version": made.version}
-        print_json("weir.access-rescue/1", {"data": str(data)}, told)
-    else:
-        print(f"user {user} has the role admin, and the new password")
-
-
-@access_app.command()
-def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Wrap all secrets at rest by the first key of the nodes' key file. All nodes must have that
-    key by now, and the one before: drop that from the files behind this.
-    """
-    from weir.cli.output import hint, print_json, progress
-
-    async def work(client: Client) -> int:
-        total = await client.access.secrets_left()
-        with progress("secrets", total) as show:
-            await client.access.rewrap(lambda left: show(total - left))
-        return total
-
-    done = connected(url, work)
-    if as_json:
-        print_json("weir.access-rewrap/1", {"url": url}, {"rewrapped": done, "left": 0})
-        return
-    print(f"{done:,} secrets are wrapped by the first key now, and none by another")
-    hint("Next: remove the other keys from the key file of each node, and restart them in turn")
-
-
-@access_app.command()
-def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Show the mode, how many users and roles there are, and who is an administrator."""
-    from weir.cli.output import print_json
-
-    found = _state(url)
-    admins = [one.name for one in found.users if "admin" in one.roles]
-    told = {
-        "mode": found.mode,
-        "version": found.version,
-        "users": len(found.users),
-        "roles": len(found.roles),
-        "admins": admins,
-    }
-    if as_json:
-        print_json("weir.access/1", {"url": url}, told)
-        return
-    print(
-        f"mode {found.mode}, version {found.version}; {len(found.users):,} users and "
-        f"{len(found.roles):,} roles; role admin: {', '.join(admins) or 'nobody'}"
-    )
-
-
 # -- steps ---------------------------------------------------------------------------------------
 
 
@@ -534,7 +418,7 @@ def _latest(stops_by_ms: int) -> str:
     return f", and without any news has ended all its sessions by {at}"
 
 
-def _state(url: str) -> AccessState:
+def state_of(url: str) -> AccessState:
     async def work(client: Client) -> AccessState:
         return await client.access.describe()
 
@@ -590,7 +474,7 @@ def _roles(roles: list[str]) -> str:
     return f"{'role' if len(roles) == 1 else 'roles'} {', '.join(roles)}"
 
 
-def _new_password(user: str, file: Path | None) -> str:
+def new_password(user: str, file: Path | None) -> str:
     """Return the new password of a user. Raises `typer.BadParameter` if there is none."""
     from weir.client.connection.credentials import read_password_file
 

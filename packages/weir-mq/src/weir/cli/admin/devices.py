@@ -1,29 +1,43 @@
-"""`weir device`: list, show, forget."""
+"""`weir device`: what devices have published, and which device may log in as a hub."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.access.verbs import change
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.client.access import AccessChange, FleetDevice
     from weir.client.administration import Device
     from weir.client.client import Client
 
-app = typer.Typer(name="device", help="Show the state of devices that publish, and forget hubs.")
+app = typer.Typer(name="device", help="Show devices, forget hubs; say which devices may log in.")
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 HubNumber = Annotated[str, typer.Argument(metavar="HUB", help="The hub's number: 2583 or 0xa17.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+KeyFile = Annotated[
+    Path,
+    typer.Option(
+        "--key",
+        help="The file with the fleet's key, mode 0600: 64 hex digits. Keep it with who makes the "
+        "devices.",
+    ),
+]
+Version = Annotated[int, typer.Option("--version", min=1, max=255, help="Of the fleet's key.")]
 
 _HUB_MAX = (1 << 64) - 1
 
 
 @app.callback(invoke_without_command=True)
 def device(context: typer.Context) -> None:
-    """Show the state of devices that publish, and forget hubs."""
+    """Show devices, forget hubs; say which devices may log in."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -100,6 +114,88 @@ def forget(
     print(f"hub {number:#x} of {topic} is forgotten, with {devices} of its devices")
 
 
+@app.command()
+def enrol(
+    hub: HubNumber,
+    key: KeyFile,
+    version: Version = 1,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the secret that is to be flashed into the device of a hub, for its generation."""
+    from weir.cli.output import print_json
+
+    number, secret = hub_number(hub), fleet_key(key, make=False)
+
+    async def work(client: Client) -> tuple[int, FleetDevice]:
+        return client.welcome.system, await client.fleets.device(number)
+
+    system, found = connected(url, work)
+    if not found.fleet:
+        raise typer.BadParameter(f"hub {number} belongs to no fleet: see `weir fleet list`")
+    made = found.secret(secret, system).hex()
+    if as_json:
+        row = {**_device_row(found), "system": system, "version": version, "secret": made}
+        print_json("weir.device-secret/1", {"url": url}, row)
+    else:
+        print(f"hub {number}, generation {found.generation}, version {version}: {made}")
+
+
+@app.command()
+def replace(
+    hub: HubNumber,
+    now: Annotated[
+        bool, typer.Option("--now", help="The one before stays out at once: it was lost or stolen.")
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let the next generation of a hub's device be the one that comes in. The one before may come
+    until the new one has; with --now it stays out at once, also if it was to be replaced before.
+    `weir device enrol` prints the secret of the new one.
+    """
+    number = hub_number(hub)
+
+    async def work(client: Client) -> FleetDevice:
+        known = await client.fleets.device(number)
+        return await client.fleets.replace_device(number, known.generation + 1)
+
+    async def end(client: Client) -> AccessChange:
+        known = await client.fleets.device(number)
+        following = known.generation + (known.before is None)
+        return await client.fleets.end_devices_before(number, following)
+
+    if now:
+        change(url, as_json, f"the devices before are out as hub {number}", {"hub": number}, end)
+    else:
+        _tell_device(url, connected(url, work), as_json)
+
+
+@app.command()
+def revoke(hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Let nobody come in as a hub, until its device is replaced. Its connections end on every shard
+    that is reached; the others are named.
+    """
+    number = hub_number(hub)
+
+    async def work(client: Client) -> AccessChange:
+        known = await client.fleets.device(number)
+        return await client.fleets.revoke_device(number, known.generation)
+
+    change(url, as_json, f"the device of hub {number} is revoked", {"hub": number}, work)
+
+
+@app.command("status")
+def status(hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show the fleet and the generation of a hub's device, and whether it was revoked."""
+    number = hub_number(hub)
+
+    async def work(client: Client) -> FleetDevice:
+        return await client.fleets.device(number)
+
+    _tell_device(url, connected(url, work), as_json)
+
+
 def _devices(url: str, topic: str, hub: int | None) -> list[Device]:
     async def work(client: Client) -> list[Device]:
         return await client.hubs(topic, hub)
@@ -127,3 +223,45 @@ def _by_hub(devices: list[Device]) -> list[tuple[int, int, int, int, int]]:
         (hub, partition, len(some), max(d.boot for d in some), max(d.offset for d in some))
         for (hub, partition), some in sorted(found.items())
     ]
+
+
+def fleet_key(path: Path, *, make: bool) -> bytes:
+    """Return the key in a file, of 32 bytes; with `make` draw one if there is no such file. Raises
+    `BadRequest` for a file without one.
+    """
+    from weir.errors import BadRequest
+    from weir.server.key_files import read_secret, write_secret
+
+    if make and not path.exists():
+        write_secret(path, secrets.token_bytes(32).hex().encode() + b"\n")
+    try:
+        key = bytes.fromhex(read_secret(path).decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise BadRequest(f"{path} holds no fleet key: 64 hex digits")
+    return key
+
+
+def _tell_device(url: str, found: FleetDevice, as_json: bool) -> None:
+    from weir.cli.output import print_json
+
+    if as_json:
+        print_json("weir.device-status/1", {"url": url}, _device_row(found))
+    elif not found.fleet:
+        print(f"hub {found.hub} belongs to no fleet")
+    else:
+        end = ", revoked" if found.is_revoked else ""
+        if found.before is not None:
+            end = f"; generation {found.before} may come until this one does"
+        print(f"hub {found.hub} of fleet {found.fleet}: generation {found.generation}{end}")
+
+
+def _device_row(found: FleetDevice) -> dict[str, Any]:
+    return {
+        "hub": found.hub,
+        "fleet": found.fleet,
+        "generation": found.generation,
+        "revoked": found.is_revoked,
+        "before": found.before,
+    }
