@@ -112,8 +112,9 @@ class Half:
 
     def aggregate(self, now: int) -> bool:
         """Compute both minima anew; return whether one of them moved. They never decrease."""
-        barrier = min((one.barrier for one in self.inputs.values() if one.live), default=now)
-        commit = min((one.commit for one in self.inputs.values() if not one.removed), default=now)
+        inputs = self.inputs.values()
+        barrier = min([one.barrier for one in inputs if one.live], default=now)
+        commit = min([one.commit for one in inputs if not one.removed], default=now)
         moved = barrier > self.barrier or commit > self.commit
         self.barrier = max(self.barrier, barrier)
         self.commit = max(self.commit, commit)
@@ -463,7 +464,11 @@ class SwitchNode:
         self._note(now, output)
 
     def _beacon(self, now: int, neighbour: int, output: Output) -> None:
-        self._send(now, neighbour, Packet(wire.BEACON, self.switch.id, epoch=output.epoch))
+        half = output.half
+        data = wire.encode_beacon(self.switch.id, output.epoch, half.barrier, half.commit)
+        self._effects.append(Send(neighbour, data))
+        output.packets += 1
+        self._note(now, output)
 
     def _note(self, now: int, output: Output) -> None:
         output.sent_at = now

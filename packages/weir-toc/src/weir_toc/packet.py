@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -125,9 +125,23 @@ def encode(packet: Packet) -> bytearray:
     ).to_bytes(18, "big")
     rest = _REST.pack(packet.psn & _PSN_LOW, packet.opcode, packet.flags, packet.source,
                       packet.to, packet.epoch)  # fmt: skip
-    data = bytearray(b"".join((times, rest, b"\0\0\0\0", packet.payload)))
-    data[36:40] = checksum(data).to_bytes(4, "big")
+    covered = rest if not packet.flags & ECN else _REST.pack(
+        packet.psn & _PSN_LOW, packet.opcode, packet.flags & _NOT_ECN, packet.source, packet.to,
+        packet.epoch)  # fmt: skip
+    crc = int(crc32c(times[:6] + covered + packet.payload))
+    return bytearray(b"".join((times, rest, crc.to_bytes(4, "big"), packet.payload)))
+
+
+def encode_beacon(source: int, epoch: int, barrier: int, commit: int) -> bytearray:
+    """Return the bytes of a beacon: all but its barriers is the same in an epoch of a link."""
+    data = bytearray(_blank_beacon(source, epoch))
+    rewrite(data, barrier, commit)
     return data
+
+
+@lru_cache(maxsize=1_024)
+def _blank_beacon(source: int, epoch: int) -> bytes:
+    return bytes(encode(Packet(BEACON, source, epoch=epoch)))
 
 
 def encode_run(packet: Packet, run: Iterable[tuple[int, bytes]]) -> bytearray:
@@ -153,11 +167,10 @@ def encode_run(packet: Packet, run: Iterable[tuple[int, bytes]]) -> bytearray:
 
 def checksum(data: bytes | bytearray) -> int:
     """Return the CRC-32C that a packet must hold: barriers, ECN and the CRC do not count."""
-    covered = data[0:6] + data[18:36] + data[40:]
-    flags = data[23]
-    if flags & ECN:
-        covered = covered[:11] + bytes((flags & _NOT_ECN,)) + covered[12:]
-    return int(crc32c(bytes(covered)))
+    rest = data[18:36]
+    if data[23] & ECN:
+        rest = b"".join((rest[:5], bytes((data[23] & _NOT_ECN,)), rest[6:]))
+    return int(crc32c(b"".join((data[0:6], rest, data[40:]))))
 
 
 def check(data: bytes | bytearray) -> None:
@@ -263,7 +276,11 @@ def split(data: bytes | bytearray, size: int) -> Iterator[bytes | bytearray]:
 def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
     """Return the two barriers of a packet, unwrapped: all that a switch reads of most packets."""
     both = int.from_bytes(data[6:18], "big")
-    return unwrap(both >> 48, near), unwrap(both & _LOW, near)
+    away = _HALF - near  # as `unwrap` does, without two calls: each hop reads barriers
+    return (
+        ((both >> 48) + away & _LOW) - away,
+        ((both & _LOW) + away & _LOW) - away,
+    )
 
 
 def rewrite(data: bytearray, barrier: int, commit: int) -> None:

@@ -63,6 +63,11 @@ class Endpoint:
         """The barriers that were used for delivery; zeros before it has joined."""
         return (self._joined[1].barrier, self._joined[1].commit) if self._joined else (0, 0)
 
+    @property
+    def granted(self) -> int:
+        """The sum of the windows that others may use to send here, in bytes."""
+        return self._joined[1].granted if self._joined else 0
+
     # -- calls ---------------------------------------------------------------------------------
 
     def send(self, now: int, service: Service, parts: Sequence[tuple[int, bytes]]) -> int:
@@ -172,7 +177,7 @@ class Endpoint:
         if self._joined is None:
             return {}
         sender, receiver, _ = self._joined
-        return {**sender.describe(), "reordering": receiver.buffered, "granted": receiver.granted}
+        return {**sender.describe(), "reordering": receiver.buffered, "granted": self.granted}
 
     # -- packets -------------------------------------------------------------------------------
 

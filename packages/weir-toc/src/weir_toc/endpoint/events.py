@@ -17,6 +17,9 @@ class Service(Enum):
     #: All receivers deliver a scattering, or none does.
     RELIABLE = wire.DATA_R
 
+    #: By identity: that of `Enum` is a function in Python, and each packet looks services up.
+    __hash__ = object.__hash__
+
 
 class Message(NamedTuple):
     """A message that is delivered: above all that was delivered before by its service."""

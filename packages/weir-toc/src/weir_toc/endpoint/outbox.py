@@ -78,8 +78,13 @@ class Outbox:
 
     def beacon(self, now: int) -> None:
         """Queue a beacon: both barriers, and nothing else."""
-        self.queue(now, Packet(wire.BEACON, 0))
-        self.beaconed_at = now
+        stamps = self.stamps
+        barrier = stamps.barrier(now)
+        commit = stamps.commit(now, next(iter(self.open), None))
+        data = wire.encode_beacon(self._process, self._epoch, barrier, commit)
+        self._packets.append((data, len(data)))
+        self.sent += 1
+        self.sent_at = self.beaconed_at = now
 
     @property
     def commit_moved(self) -> bool:

@@ -183,7 +183,7 @@ class Receiver:
     @property
     def granted(self) -> int:
         """The sum of all windows that senders may use, never above the budget."""
-        return sum(source.granted for source in self._sources.values())
+        return sum([source.granted for source in self._sources.values()])
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -318,8 +318,10 @@ class Receiver:
     def acknowledge(self, now: int, is_tick: bool = False) -> None:
         """Queue the ACKs that are due: one for all packets of a burst from one sender."""
         for source in self._sources.values():
-            for service in Service:
-                stream = source.stream(service)
+            for service, stream in (
+                (Service.BEST_EFFORT, source.best_effort),
+                (Service.RELIABLE, source.reliable),
+            ):
                 if stream.ack_now or (is_tick and stream.ack_soon):
                     self._acknowledge(now, source, service, stream)
 
