@@ -1,15 +1,30 @@
 """A simulated datagram network: time, and links that lose, repeat, delay and reorder packets.
 
 Everything is decided by the dice of one seed. Links are FIFO unless a fault says otherwise: a
-packet that is reordered comes later than those behind it.
+packet that is reordered comes later than those behind it. Packets of one size that are sent at once
+can travel in one piece, as those of `UDP_SEGMENT` do; each of them has faults of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
+
+from weir_toc.packet import split
+
+#: A kernel sends so many packets in one piece at most.
+PIECE_PACKETS_MAX = 64
+#: In so many of all cases a shorter packet may end a piece.
+ENDS_SHORTER = 0.1
+#: In so many of all cases a piece arrives as two.
+_SPLITS = 0.3
+#: So many of the packets that are repeated or overtaken in a piece stay in it.
+_NEAR = 0.5
+
+#: Called with the sender, what arrives, and the size of each of its packets.
+Deliver = Callable[[int, bytearray, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +71,122 @@ class Network:
             call()
         self.now = until
 
-    def send(
-        self, source: int, to: int, data: bytearray, deliver: Callable[[int, bytearray], None]
-    ) -> None:
-        """Carry a packet; `deliver` is called with `source` and its bytes, if it arrives."""
+    def send(self, source: int, to: int, data: bytearray, deliver: Deliver) -> None:
+        """Carry a packet; `deliver` is called with `source`, its bytes and size, if it arrives."""
         faults, random = self.faults, self.random
+        size = len(data)
         self.packets += 1
         if (source, to) in self.cut or (faults.loss and random.random() < faults.loss):
             return
         arrival = self.now + faults.delay + int(random.random() * faults.jitter)
         if faults.duplication and random.random() < faults.duplication:
             twin, later = bytearray(data), int(random.random() * faults.lag)
-            self.at(arrival + later, lambda: deliver(source, twin))
+            self.at(arrival + later, lambda: deliver(source, twin, size))
+        if faults.damage:
+            self._damage(data)
+        if faults.reordering and random.random() < faults.reordering:
+            arrival += int(random.random() * faults.lag)
+        else:
+            arrival = self._in_turn(source, to, arrival)
+        self.at(arrival, lambda: deliver(source, data, size))
+
+    def send_piece(
+        self, source: int, to: int, data: bytearray, size: int, deliver: Deliver
+    ) -> None:
+        """Carry packets of `size` bytes that are sent at once, the last one perhaps shorter.
+
+        Each is lost, repeated, damaged or overtaken by itself. Those that are not held up arrive as
+        one piece or as two, which a receiver reads at once.
+        """
+        faults, random = self.faults, self.random
+        packets = [bytearray(one) for one in split(data, size)]
+        self.packets += len(packets)
+        if (source, to) in self.cut:
+            return
+        arrival = self.now + faults.delay + int(random.random() * faults.jitter)
+        together: list[bytearray] = []
+        overtaken: list[tuple[int, bytearray]] = []
+        for one in packets:
+            if random.random() < faults.loss:
+                continue
+            is_repeated = random.random() < faults.duplication
+            twin = bytearray(one)
+            self._damage(one)
+            if random.random() >= faults.reordering:
+                together.append(one)
+            elif random.random() < _NEAR:
+                overtaken.append((len(together), one))
+            else:
+                self._late(source, one, arrival, deliver)
+            if is_repeated and random.random() < _NEAR:
+                overtaken.append((len(together), twin))
+            elif is_repeated:
+                self._late(source, twin, arrival, deliver)
+        for after, one in overtaken:
+            together.insert(random.randint(after, len(together)), one)
+        at = random.randint(1, len(together)) if together and random.random() < _SPLITS else 0
+        for some in (together[:at], together[at:]):
+            if some:
+                due = self._in_turn(source, to, arrival)
+                arrival = due + int(random.random() * faults.jitter)
+                for piece, each in _merged(some):
+                    self._arrive(source, piece, each, due, deliver)
+
+    def _late(self, source: int, data: bytearray, arrival: int, deliver: Deliver) -> None:
+        late = arrival + int(self.random.random() * self.faults.lag)
+        self._arrive(source, data, len(data), late, deliver)
+
+    def _arrive(self, source: int, data: bytearray, size: int, due: int, deliver: Deliver) -> None:
+        self.at(due, lambda: deliver(source, data, size))
+
+    def _damage(self, data: bytearray) -> None:
+        faults, random = self.faults, self.random
         if faults.damage and random.random() < faults.damage:
             # Barriers have the checksum of their link alone, since every switch rewrites them.
             at = random.randrange(len(data) - 12)
             data[at if at < 6 else at + 12] ^= 1 << random.randrange(8)
-        if faults.reordering and random.random() < faults.reordering:
-            arrival += int(random.random() * faults.lag)
-        else:
-            link = (source, to)
-            arrival = max(arrival, self._busy_until.get(link, 0))
-            self._busy_until[link] = arrival
-        self.at(arrival, lambda: deliver(source, data))
+
+    def _in_turn(self, source: int, to: int, arrival: int) -> int:
+        """Return when a packet arrives that does not overtake those before it."""
+        link = (source, to)
+        arrival = max(arrival, self._busy_until.get(link, 0))
+        self._busy_until[link] = arrival
+        return arrival
+
+
+def _merged(packets: Iterable[bytearray]) -> Iterator[tuple[bytearray, int]]:
+    """Yield packets in pieces of one size each, as `UDP_GRO` does: a shorter one ends a piece."""
+    piece, size = bytearray(), 0
+    for one in packets:
+        if piece and (len(piece) % size or len(one) > size):
+            yield piece, size
+            piece = bytearray()
+        if not piece:
+            size = len(one)
+        piece += one
+    if piece:
+        yield piece, size
+
+
+#: What a node sends: to which neighbour, the bytes, and the size of each packet.
+Sent = tuple[int, bytearray, int]
+
+
+def gathered(sent: Iterable[Sent], ends_shorter: bool) -> Iterator[Sent]:
+    """Yield what is sent at once in pieces, as `UDP_SEGMENT` carries it.
+
+    A piece goes to one neighbour, and its packets have one size. If `ends_shorter`, a shorter one
+    may end it, as it may end what `UDP_GRO` merges.
+    """
+    to, size, piece = 0, 0, bytearray()
+    for target, data, each in sent:
+        is_next = each == size or (ends_shorter and len(data) < size)
+        fits = len(piece) + len(data) <= PIECE_PACKETS_MAX * size
+        if piece and target == to and is_next and fits and not len(piece) % size:
+            piece += data
+            continue
+        if piece:
+            yield to, piece, size
+        to, size, piece = target, each, bytearray(data)
+    if piece:
+        yield to, piece, size

@@ -7,7 +7,7 @@ assert not outcome.violations
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from weir_lab.toc.checkers import violations
@@ -21,6 +21,8 @@ ACTIVE = 12
 QUIET_MAX = 1_200
 #: In so many of the worlds that are not calm a cable is cut that heals.
 FLAPS = 0.3
+#: In so many of all worlds processes send many scatterings at once, and pieces are carried.
+RUNS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,11 @@ class Outcome:
 
 
 def drawn(seed: int) -> Shape:
-    """Return the shape of a seed: a quarter of all worlds are calm."""
+    """Return the shape of a seed: a quarter of all worlds are calm, and some have runs."""
+    return replace(_drawn(seed), runs=Random(f"has runs {seed}").random() < RUNS)
+
+
+def _drawn(seed: int) -> Shape:
     random = Random(f"shape {seed}")
     racks = random.choice((1, 1, 2, 2, 3))
     spines = 0 if racks == 1 else random.choice((1, 1, 2))
@@ -75,6 +81,7 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
     pauses = random.randrange(ACTIVE) if random.random() < 0.3 else -1
     may_burst = world.shape.part_max < 10_000
     bursts = random.randrange(ACTIVE) if may_burst and random.random() < 0.5 else -1
+    runs = Random(f"runs {seed}")
     for turn in range(ACTIVE):
         if turn == late_joiner:
             world.join(random.randrange(world.shape.racks))
@@ -86,8 +93,9 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
             _send(world, random)
         if turn == bursts:
             _burst(world, random)
+        _send_runs(world, runs)
         world.run(random.randint(T // 4, T))
-    _flap(world, seed)
+    _flap(world, seed, runs)
     _drain(world)
     delivered = sum(len(host.deliveries) for host in world.hosts.values())
     failed = sum(
@@ -126,6 +134,22 @@ def _burst(world: World, random: Random) -> None:
         world.send(source, Service.RELIABLE, parts)
 
 
+def _send_runs(world: World, random: Random) -> None:
+    """Some processes send many scatterings of one size to one receiver at once, if any do."""
+    if not world.shape.runs or random.random() < 0.6:
+        return
+    processes = [*world.hosts]
+    to = random.choice(processes)
+    for source in random.sample(processes, random.choice((1, 1, 2))):
+        service = random.choice((Service.BEST_EFFORT, Service.RELIABLE))
+        size = random.choice((0, 8, 8, 64, 500))
+        count = random.randint(4, 40)
+        many = [[(to, random.randbytes(size))] for _ in range(count)]
+        if random.random() < 0.2:  # one to all of them ends a run, and another begins
+            many[count // 2] = [(one, random.randbytes(size)) for one in processes]
+        world.send_many(source, service, many)
+
+
 def _fail(world: World, random: Random) -> None:
     """A process or a switch stops for good, a cable is cut, or a process sleeps for too long."""
     kind = random.choice(("process", "process", "switch", "cable", "sleep"))
@@ -141,7 +165,7 @@ def _fail(world: World, random: Random) -> None:
         world.pause(random.choice([*world.hosts]), 40 * T)
 
 
-def _flap(world: World, seed: int) -> None:
+def _flap(world: World, seed: int, runs: Random) -> None:
     """In some worlds a cable is cut, heals, and is cut again, while processes go on to send.
 
     It breaks for less than the time after which a link is silent, or for longer; and it comes back
@@ -162,19 +186,20 @@ def _flap(world: World, seed: int) -> None:
                 world.cut(*random.choice(((one, other), (other, one))), both=False)
             else:
                 world.cut(one, other)
-            _go_on(world, random, random.choice((3, 11, 13, 16, 25, 90)))
+            _go_on(world, random, runs, random.choice((3, 11, 13, 16, 25, 90)))
             world.heal(one, other)
-            _go_on(world, random, random.choice((0, 1, 2, 4, 8, 30)))
+            _go_on(world, random, runs, random.choice((0, 1, 2, 4, 8, 30)))
         if random.random() < 0.3:
             world.cut(one, other)
-            _go_on(world, random, 4)
+            _go_on(world, random, runs, 4)
 
 
-def _go_on(world: World, random: Random, intervals: int) -> None:
+def _go_on(world: World, random: Random, runs: Random, intervals: int) -> None:
     """Let about so many intervals pass, in which processes send."""
     for _ in range(intervals):
         if random.random() < 0.3:
             _send(world, random)
+            _send_runs(world, runs)
         world.run(random.randint(T // 4, 3 * T // 2))
 
 

@@ -6,12 +6,12 @@ each its time, carries its packets, and writes down what it does for the checker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from weir_lab.toc.network import Faults, Network
+from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
 from weir_toc import packet as wire
 from weir_toc.clock import Clock
 from weir_toc.controller.entries import (
@@ -54,8 +54,6 @@ _REMOVAL_LATE_NS = 25 * T
 _COLLECT = 4
 _ANSWER = 60
 
-Arrive = Callable[[int, bytearray], None]
-
 
 @dataclass(slots=True)
 class Delivery:
@@ -85,6 +83,8 @@ class Host:
     """A process, its clock, and what it has done."""
 
     endpoint: Endpoint
+    #: The switch of its rack.
+    switch: int
     clock: Clock
     #: How far its raw clock is from true time, and how fast it moves away, in parts per million.
     offset: int
@@ -92,7 +92,7 @@ class Host:
     started: int
     alive: bool = True
     paused_until: int = 0
-    inbox: list[bytearray] = field(default_factory=list)
+    inbox: list[tuple[bytearray, int]] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     sendings: dict[int, Sending] = field(default_factory=dict)
     #: The tickets of scatterings that have left, in that order.
@@ -149,6 +149,8 @@ class Shape:
     part_max: int = 32_768
     #: Whether all links are FIFO and carry everything, and clocks are right.
     is_calm: bool = False
+    #: Whether processes send many scatterings at once, and links carry packets in pieces.
+    runs: bool = False
 
 
 class World:
@@ -171,6 +173,8 @@ class World:
             switch.id: SwitchNode(switch, self.topology, shape.start, config)
             for switch in self.topology.switches.values()
         }
+        #: How what arrives is given to each node.
+        self._delivers = {id: self._at_switch(id) for id in self.switches}
         self.dead: set[int] = set()
         for id in self.switches:
             self._wake_switch(id)
@@ -193,21 +197,30 @@ class World:
             barriers_in_data=shape.rewrites,
         )  # fmt: skip
         endpoint = Endpoint(process, self._serials[rack], clock.read(now + offset), config)
-        self.hosts[process] = Host(endpoint, clock, offset, drift, now)
+        switch = self.topology.switch_of_rack(rack).id
+        self.hosts[process] = Host(endpoint, switch, clock, offset, drift, now)
+        self._delivers[process] = self._at_host(process)
         self._wake_host(process)
         return process
 
     def send(self, process: int, service: Service, parts: list[tuple[int, bytes]]) -> None:
         """Let a process send a scattering, if it may."""
+        self.send_many(process, service, [parts])
+
+    def send_many(
+        self, process: int, service: Service, scatterings: Sequence[list[tuple[int, bytes]]]
+    ) -> None:
+        """Let a process send scatterings at once, if it may."""
         host = self.hosts[process]
         if not host.alive or host.paused_until > self.network.now:
             return
         now = host.now(self.network.now)
         try:
-            ticket = host.endpoint.send(now, service, parts)
+            tickets = host.endpoint.send_many(now, service, scatterings)
         except (Fenced, SendBufferFull):
             return
-        host.sendings[ticket] = Sending(process, service, tuple(parts), now)
+        for ticket, parts in zip(tickets, scatterings, strict=True):
+            host.sendings[ticket] = Sending(process, service, tuple(parts), now)
         self._carry_out(process, host, now)
 
     def crash(self, node: int) -> None:
@@ -239,32 +252,30 @@ class World:
         now = host.now(true)
         if host.inbox:
             burst, host.inbox = host.inbox, []
-            host.endpoint.receive(now, burst)
+            host.endpoint.receive_runs(now, burst)
         if now >= host.endpoint.deadline:
             host.endpoint.tick(now)
         self._carry_out(process, host, now)
         wait = max(1_000, host.endpoint.deadline - now)
         self.network.at(true + wait, lambda: self._wake_host(process))
 
-    def _arrive_at_host(self, process: int, data: bytearray) -> None:
+    def _arrive_at_host(self, process: int, data: bytearray, size: int) -> None:
         host = self.hosts[process]
         if not host.alive:
             return
         if host.paused_until > self.network.now:
-            host.inbox.append(data)
+            host.inbox.append((data, size))
             return
         now = host.now(self.network.now)
-        host.endpoint.receive(now, (data,))
+        host.endpoint.receive_runs(now, ((data, size),))
         self._carry_out(process, host, now)
 
     def _carry_out(self, process: int, host: Host, now: int) -> None:
         endpoint = host.endpoint
-        if endpoint.describe().get("granted", 0) > endpoint.config.reorder_budget:
+        if endpoint.granted > endpoint.config.reorder_budget:
             self.broken.append(f"Bounded {process} granted more than its budget")
-        rack = self.topology.switch_of_rack(rack_of(process)).id
-        for data in endpoint.take_packets():
-            self._note(process, rack, data)
-            self.network.send(process, rack, data, self._at_switch(rack))
+        rack = host.switch
+        self._send_all(process, [(rack, data, size) for data, size in endpoint.take_runs()])
         for event in endpoint.take_events():
             if isinstance(event, Message):
                 delivery = Delivery(event, endpoint.barriers, len(host.left))
@@ -278,7 +289,8 @@ class World:
                 host.told_failed.append((event, len(host.deliveries)))
             elif isinstance(event, Settled):
                 host.settled.add(event.process)
-        self._complete(process, host)
+        if host.to_complete:
+            self._complete(process, host)
 
     # -- the controller, which every node reaches by another way --------------------------------
 
@@ -356,16 +368,20 @@ class World:
 
     # -- switches ------------------------------------------------------------------------------
 
-    def _at_switch(self, id: int) -> Arrive:
-        def arrive(source: int, data: bytearray) -> None:
+    def _at_switch(self, id: int) -> Deliver:
+        def arrive(source: int, data: bytearray, size: int) -> None:
             if id not in self.dead:
-                node = self.switches[id]
-                self._effects(id, node.receive(self.network.now, source, data))
+                node, now = self.switches[id], self.network.now
+                self._effects(
+                    id,
+                    node.receive_run(now, source, data, size) if len(data) > size
+                    else node.receive(now, source, data),
+                )  # fmt: skip
 
         return arrive
 
-    def _at_host(self, process: int) -> Arrive:
-        return lambda _source, data: self._arrive_at_host(process, data)
+    def _at_host(self, process: int) -> Deliver:
+        return lambda _source, data, size: self._arrive_at_host(process, data, size)
 
     def _wake_switch(self, id: int) -> None:
         if id in self.dead:
@@ -378,14 +394,10 @@ class World:
         self.network.at(now + wait, lambda: self._wake_switch(id))
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
+        sent: list[Sent] = []
         for effect in effects:
             if isinstance(effect, Send):
-                to = effect.to
-                self._note(id, to, effect.data)
-                if to in self.switches:
-                    self.network.send(id, to, effect.data, self._at_switch(to))
-                elif to in self.hosts:
-                    self.network.send(id, to, effect.data, self._at_host(to))
+                sent.append((effect.to, effect.data, effect.size or len(effect.data)))
             elif isinstance(effect, Silent):
                 report = InputSilent(id, effect.neighbour, effect.epoch, effect.commit)
                 self._tell_controller(report)
@@ -393,6 +405,28 @@ class World:
                 self._tell_controller(LinkJoined(id, effect.neighbour))
             else:
                 self._tell_controller(ProcessJoined(effect.neighbour))
+        self._send_all(id, sent)
+
+    def _send_all(self, source: int, sent: Sequence[Sent]) -> None:
+        """Give packets to links: in pieces if this world has runs, or one by one."""
+        if self.shape.runs and len(sent) > 1:
+            sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
+        for to, data, size in sent:
+            deliver = self._delivers.get(to)
+            if deliver is None:
+                continue
+            if len(data) <= size:
+                self._note(source, to, data)
+                self.network.send(source, to, data, deliver)
+                continue
+            packets = [bytearray(one) for one in wire.split(data, size)]
+            for packet in packets:
+                self._note(source, to, packet)
+            if self.shape.runs:
+                self.network.send_piece(source, to, data, size, deliver)
+                continue
+            for packet in packets:
+                self.network.send(source, to, packet, deliver)
 
     def _note(self, source: int, to: int, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
@@ -426,7 +460,7 @@ class World:
             for one, host in self.hosts.items()
             if host.alive
             and one not in failed
-            and self.topology.switch_of_rack(rack_of(one)).id not in self.dead
+            and host.switch not in self.dead
         }
 
     def cut(self, one: int, other: int, both: bool = True) -> None:
