@@ -179,6 +179,8 @@ class Receiver:
         self._waiting: dict[Service, list[_Waiting]] = {service: [] for service in Service}
         #: Failed processes, and above which stamp nothing of them counts.
         self._failed: dict[int, int] = {}
+        #: Bytes in memory of failed senders: they have no windows any more.
+        self._of_failed = 0
 
     @property
     def granted(self) -> int:
@@ -310,6 +312,7 @@ class Receiver:
             for untaken in self._untaken.values():
                 held += sum(size for sender, _, size in untaken if sender == process)
             self.buffered -= source.buffered - held
+            self._of_failed += held
         if stamp <= self.commit:
             self._deliver(Service.RELIABLE, self.commit)
 
@@ -358,7 +361,7 @@ class Receiver:
         sources = self._sources.values()
         floor, budget = self.config.window_min, self.config.reorder_budget
         share = max(floor, budget // max(1, len(self._sources)))
-        free = budget - self.granted
+        free = budget - self.granted - self._of_failed
         for source in sources:
             if source.told > share:
                 source.told = share
@@ -440,7 +443,9 @@ class Receiver:
     def _release(self, service: Service, process: int, end: int, size: int) -> None:
         self.buffered -= size
         source = self._sources.get(process)
-        if source is not None:
+        if source is None:
+            self._of_failed -= size
+        else:
             source.buffered -= size
             source.unreported += size
             stream = source.stream(service)

@@ -21,7 +21,7 @@ from weir_toc.endpoint.events import (
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.endpoint.sending import RECALLS_AT_ONCE
 from weir_toc.errors import Fenced, InvalidScattering, SendBufferFull
-from weir_toc.packet import Packet
+from weir_toc.packet import Packet, cost_of
 
 BE, R = Service.BEST_EFFORT, Service.RELIABLE
 A, B, C = 1, 2, 3
@@ -324,6 +324,25 @@ def test_what_the_program_has_not_taken_of_a_failed_process_is_counted_once() ->
     assert rack.endpoints[A].describe()["reordering"] == 2 * 1_400
     rack.endpoints[A].taken(rack.now, R, 2)
     assert rack.endpoints[A].describe()["reordering"] == 0
+
+
+def test_memory_of_a_failed_process_is_granted_to_nobody_until_it_is_free() -> None:
+    rack = OneRack(3, reorder_budget=100_000, part_max=10_000, program_takes=True)
+    for _ in range(3):
+        rack.send(C, R, (B, bytes(10_000)))
+    rack.run(10)
+    receiver = rack.endpoints[B]
+    held = receiver.describe()["reordering"]
+    assert held == 3 * cost_of(10_000)
+    receiver.process_failed(rack.now, C, rack.messages(B)[-1].stamp)
+    for _ in range(30):
+        rack.send(A, R, (B, bytes(10_000)))
+    rack.run(30)
+    assert receiver.granted == 100_000 - held
+    assert receiver.counters.buffered_max <= 100_000
+    receiver.taken(rack.now, R, 3)
+    rack.run(3)
+    assert receiver.granted == 100_000
 
 
 def test_recalls_are_asked_for_few_at_once_and_all_in_the_end() -> None:
