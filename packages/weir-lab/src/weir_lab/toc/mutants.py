@@ -14,6 +14,7 @@ from weir_lab.toc.scenario import Outcome, play
 
 _CLOCK = "weir_toc.clock"
 _NODE = "weir_toc.node"
+_OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
 _RECEIVING = "weir_toc.endpoint.receiving"
 _SENDING = "weir_toc.endpoint.sending"
@@ -58,7 +59,7 @@ MUTANTS = (
     Mutant("messages above the barrier are dropped, as the paper prints it", _RECEIVING,
            "packet.stamp < self.barrier:", "packet.stamp > self.barrier:", 3, ("I9",)),
     Mutant("a stamp may equal a commit barrier that was sent", _CLOCK,
-           "self.commit_sent + 1", "self.commit_sent", 9, ("I1", "I4", "I7")),
+           "self.commit_sent + 1", "self.commit_sent", 2, ("I1", "I4", "I7")),
     Mutant("best effort is delivered at the barrier, too", _RECEIVING,
            "Service.BEST_EFFORT, barrier - 1", "Service.BEST_EFFORT, barrier", 1, ("I3", "I4")),
     Mutant("a scattering is stamped as it is called", _SENDING,
@@ -99,6 +100,8 @@ MUTANTS = (
            ("I16",)),
     Mutant("a sender that joins gets a window before others have given theirs up", _RECEIVING,
            "free = budget - self.granted", "free = budget", 0, ("Bounded",)),
+    Mutant("what waits of a failed process does not count as memory", _RECEIVING,
+           "self.granted - self._of_failed", "self.granted", 611, ("Bounded",)),
     Mutant("a window that an overtaken ACK tells is taken", _SENDING,
            "if number >= flow.ack_number:", "if True:", 3549, ("I9", "I16")),
     Mutant("stamps are compared without unwrapping", _PACKET,
@@ -111,13 +114,13 @@ MUTANTS = (
            "            if failure.waiting:\n", "            if False:\n", 16,
            ("I10", "I11", "I12", "I13")),
     Mutant("a silent input leaves the commit minimum, too", _NODE,
-           "if not one.removed], default=now)", "if one.live], default=now)", 6,
+           "if not one.removed], default=now)", "if one.live], default=now)", 4,
            ("I10", "I11", "I12", "I13", "I9")),
     Mutant("a cable is taken out while processes are not told of an earlier failure", _FAILURES,
            "if failure.waiting:\n                break",
            "if failure.waiting:\n                continue", 1065, ("I13",)),
     Mutant("a process that has just joined fails where its register began", _NODE,
-           "one.commit = max(one.commit, half.commit)", "pass", 2046, ("I13",)),
+           "one.commit = max(one.commit, half.commit)", "pass", 3127, ("I13",)),
     Mutant("a port that breaks again is frozen in its former epoch", _NODE,
            "one.frozen, one.frozen_epoch = True, one.epoch",
            "one.frozen_epoch = one.frozen_epoch if one.frozen else one.epoch\n"
@@ -130,6 +133,31 @@ MUTANTS = (
     Mutant("a failure is told of before its place in the order", _RECEIVING,
            "insort(waiting, (stamp, _BEHIND_ALL + process, 0,",
            "insort(waiting, (0, _BEHIND_ALL + process, 0,", 39, ("I13",)),
+    Mutant("all packets of a run carry what only its last one may promise", _NODE,
+           "        if half.raise_to(one, *wire.barriers_of(last, now), now):\n"
+           "            self._pass_on(now, half)\n"
+           "        if output is None:\n",
+           "        if half.raise_to(one, *wire.barriers_of(last, now), now):\n"
+           "            self._pass_on(now, half)\n"
+           "        if output is not None:\n"
+           "            wire.rewrite_run(data, size, output.half.barrier, output.half.commit)\n"
+           "        if output is None:\n", 108, ("I9",)),
+    Mutant("the commit barrier of a run passes what is not acknowledged", _OUTBOX,
+           "commit = stamps.commit(now, next(iter(self.open), None))\n"
+           "        size", "commit = stamps.commit(now, None)\n        size", 1, ("I1", "I9")),
+    Mutant("a piece with packets of several flows is taken for a run", _PACKET,
+           "for at in range(22, 36))", "for at in range(22, 24))", 15, ("I9", "I4")),
+    Mutant("a run with a damaged packet is taken", _PACKET,
+           "if crc32c(first + rest + payload) != crc:", "if False:", 81, ("I8",)),
+    Mutant("a run with a hole is taken as if it had none", _PACKET,
+           "if [number for _, _, number in numbers] != [*range(psn, psn + len(numbers))]:",
+           "if False:", 1, ("I4", "I9")),
+    Mutant("a repeated run is taken", _RECEIVING,
+           "if psn < top or run.stamps", "if run.stamps", 1, ("I4",)),
+    Mutant("a late run is taken", _RECEIVING,
+           "if psn < top or run.stamps[0] <= limit or", "if psn < top or", 907, ("I4",)),
+    Mutant("a run of another sender waits at the end of the order", _RECEIVING,
+           "if not is_behind:", "if False:", 1, ("I4",)),
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Network:
         """Carry packets of `size` bytes that are sent at once, the last one perhaps shorter.
 
         Each is lost, repeated, damaged or overtaken by itself. Those that are not held up arrive as
-        one piece or as two, which a receiver reads at once.
+        one piece or as two, which a receiver reads at once; all of them can be held up, too.
         """
         faults, random = self.faults, self.random
         packets = [bytearray(one) for one in split(data, size)]
@@ -104,6 +104,27 @@ class Network:
         if (source, to) in self.cut:
             return
         arrival = self.now + faults.delay + int(random.random() * faults.jitter)
+        together = self._kept(source, packets, arrival, deliver)
+        is_held_up, is_repeated = (
+            random.random() < share for share in (faults.reordering, faults.duplication)
+        )
+        at = random.randint(1, len(together)) if together and random.random() < _SPLITS else 0
+        for some in (together[:at], together[at:]):
+            due = arrival if is_held_up or not some else self._in_turn(source, to, arrival)
+            arrival = due + int(random.random() * faults.jitter)
+            for piece, each in _merged(some):
+                if is_repeated:
+                    self._late(source, bytearray(piece), each, due, deliver)
+                if is_held_up:
+                    self._late(source, piece, each, due, deliver)
+                else:
+                    self._arrive(source, piece, each, due, deliver)
+
+    def _kept(
+        self, source: int, packets: Iterable[bytearray], arrival: int, deliver: Deliver
+    ) -> list[bytearray]:
+        """Return the packets of a piece that arrive in it, in that order; others come alone."""
+        faults, random = self.faults, self.random
         together: list[bytearray] = []
         overtaken: list[tuple[int, bytearray]] = []
         for one in packets:
@@ -117,24 +138,20 @@ class Network:
             elif random.random() < _NEAR:
                 overtaken.append((len(together), one))
             else:
-                self._late(source, one, arrival, deliver)
+                self._late(source, one, len(one), arrival, deliver)
             if is_repeated and random.random() < _NEAR:
                 overtaken.append((len(together), twin))
             elif is_repeated:
-                self._late(source, twin, arrival, deliver)
+                self._late(source, twin, len(twin), arrival, deliver)
         for after, one in overtaken:
             together.insert(random.randint(after, len(together)), one)
-        at = random.randint(1, len(together)) if together and random.random() < _SPLITS else 0
-        for some in (together[:at], together[at:]):
-            if some:
-                due = self._in_turn(source, to, arrival)
-                arrival = due + int(random.random() * faults.jitter)
-                for piece, each in _merged(some):
-                    self._arrive(source, piece, each, due, deliver)
+        return together
 
-    def _late(self, source: int, data: bytearray, arrival: int, deliver: Deliver) -> None:
+    def _late(
+        self, source: int, data: bytearray, size: int, arrival: int, deliver: Deliver
+    ) -> None:
         late = arrival + int(self.random.random() * self.faults.lag)
-        self._arrive(source, data, len(data), late, deliver)
+        self._arrive(source, data, size, late, deliver)
 
     def _arrive(self, source: int, data: bytearray, size: int, due: int, deliver: Deliver) -> None:
         self.at(due, lambda: deliver(source, data, size))

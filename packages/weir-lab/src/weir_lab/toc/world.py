@@ -40,7 +40,7 @@ from weir_toc.endpoint.events import (
 )
 from weir_toc.errors import Fenced, SendBufferFull
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
-from weir_toc.topology import Topology, process_id, rack_of
+from weir_toc.topology import Topology, process_id
 
 #: The interval of all worlds.
 T = 1_000_000
@@ -458,9 +458,7 @@ class World:
         return {
             one: host
             for one, host in self.hosts.items()
-            if host.alive
-            and one not in failed
-            and host.switch not in self.dead
+            if host.alive and one not in failed and host.switch not in self.dead
         }
 
     def cut(self, one: int, other: int, both: bool = True) -> None:

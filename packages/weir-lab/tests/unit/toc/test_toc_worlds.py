@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
+from weir_lab.toc.network import Network
 from weir_lab.toc.scenario import drawn, play
 from weir_lab.toc.world import World
+from weir_toc.endpoint.receiving import Receiver
+from weir_toc.node import SwitchNode
 
 SEEDS = 60
-#: Seeds that once broke, and what was wrong.
+#: Seeds that once broke, and what was wrong. Their worlds had no runs then.
 ONCE_BROKEN = {
     25: "a minimum that moved waited behind the beacon of the same moment",
     148: "an old ACK closed the window, and packets under way were not sent again",
@@ -26,6 +32,12 @@ ONCE_BROKEN = {
     3542: "a link that came back twice during one failure was not removed in its last epoch",
     3549: "an overtaken ACK told a larger window, and a hole in the stream was never filled",
 }
+#: The same of worlds as they are drawn now.
+ONCE_BROKEN_WITH_RUNS = {
+    611: "others were granted the memory that messages of a failed process still held",
+}
+#: So many worlds are looked at for what they meet.
+LOOKED_AT = 30
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -36,6 +48,11 @@ def test_no_seed_breaks_an_invariant(first: int) -> None:
 
 @pytest.mark.parametrize("seed", ONCE_BROKEN)
 def test_seeds_that_were_broken_once_hold(seed: int) -> None:
+    assert not play(seed, replace(drawn(seed), runs=False)).violations
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN_WITH_RUNS)
+def test_seeds_with_runs_that_were_broken_once_hold(seed: int) -> None:
     assert not play(seed).violations
 
 
@@ -68,6 +85,42 @@ def test_cables_of_some_worlds_break_and_heal(monkeypatch: pytest.MonkeyPatch) -
     played = [play(seed) for seed in (377, 143, 324)]
     assert len(healed) >= 2 * len(played)
     assert not any(outcome.violations for outcome in played)
+
+
+def test_worlds_send_carry_and_take_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than one packet each; some have a packet that is odd, and go one by one."""
+    met: Counter[str] = Counter()
+
+    def count(kind: type, name: str, what: str) -> None:
+        call = getattr(kind, name)
+
+        def counted(*given: Any) -> Any:
+            found = call(*given)
+            met[f"refused {what}" if found is False else what] += 1
+            return found
+
+        monkeypatch.setattr(kind, name, counted)
+
+    count(Network, "send_piece", "carried")
+    count(SwitchNode, "_forward_run", "forwarded")
+    count(Receiver, "run", "taken")
+    worlds = {seed: Counter[str]() for seed in range(LOOKED_AT) if drawn(seed).runs}
+    for seed in worlds:
+        met.clear()
+        play(seed)
+        worlds[seed] += met
+    assert LOOKED_AT / 4 < len(worlds) < LOOKED_AT * 3 / 4
+    assert all(one["carried"] for one in worlds.values())
+    for what in ("forwarded", "taken"):
+        assert sum(1 for one in worlds.values() if one[what]) > len(worlds) / 2, what
+    total = sum(worlds.values(), Counter[str]())
+    assert total["taken"] > 50 < total["forwarded"]
+    assert total["refused taken"]
+
+
+def test_a_world_without_runs_carries_single_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Network, "send_piece", None)
+    assert play(next(seed for seed in range(SEEDS) if not drawn(seed).runs)).delivered
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
