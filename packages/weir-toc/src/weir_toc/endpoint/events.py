@@ -138,4 +138,6 @@ class Counters:
     over_budget: int = 0
     #: Parts of best effort messages that were thrown away because the rest was lost.
     incomplete: int = 0
+    #: Runs of packets that were taken at once.
+    runs: int = 0
     buffered_max: int = 0

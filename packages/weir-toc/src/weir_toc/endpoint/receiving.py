@@ -243,6 +243,7 @@ class Receiver:
         limit = self.commit if is_reliable else self.barrier - 1
         if psn < top or run.stamps[0] <= limit or source.buffered + size > source.granted:
             return False
+        self.counters.runs += 1
         stream.packets += count
         stream.seen.add(psn, count)
         if not is_reliable:

@@ -125,6 +125,8 @@ def test_runs_lead_to_what_their_packets_lead_to(service: Service) -> None:
     one, other = racks
     assert one.messages(2) == other.messages(2)
     assert len(one.messages(2)) == 151
+    assert one.endpoints[2].counters.runs == 3
+    one.endpoints[2].counters.runs = 0
     for process in (1, 2):
         assert one.endpoints[process].counters == other.endpoints[process].counters
         assert one.endpoints[process].describe() == other.endpoints[process].describe()
