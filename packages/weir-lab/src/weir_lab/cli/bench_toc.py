@@ -75,9 +75,10 @@ def _show(result: Result) -> None:
     for place in result.places:
         for run in place.runs:
             rows.append((place.name, run.loss, run.scatterings, run.messages, run.violations,
-                         run.false_removals, run.late, run.nak, run.told, run.resent))  # fmt: skip
+                         run.false_removals, run.late, run.nak, run.told, run.resent,
+                         run.runs))  # fmt: skip
     print_table(("PLACE", "LOSS", "SCATTERINGS", "MESSAGES", "VIOLATIONS", "FALSE REMOVALS",
-                 "LATE", "NAK", "TOLD", "RESENT"), rows)  # fmt: skip
+                 "LATE", "NAK", "TOLD", "RESENT", "RUNS"), rows)  # fmt: skip
     for place in result.places:
         if place.missing:
             print(f"{place.name} is missing: {place.missing}")

@@ -35,6 +35,7 @@ def test_conformance_checks_every_message_and_names_the_places_that_are_missing(
     assert run["scatterings"] > 50
     assert run["messages"] > 50
     assert run["resent"] + run["told"] > 0
+    assert run["runs"] > 0
 
 
 def test_a_place_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

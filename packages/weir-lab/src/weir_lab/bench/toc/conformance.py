@@ -1,8 +1,8 @@
 """All guarantees of both services, on every message of real processes, at each place for barriers.
 
 The network is a tree. Processes send scatterings of both services to some of all processes at
-random, and write down what they send and what they are given. A share of all packets, also of
-those that aggregators send, is lost. Then the logs are compared.
+random, some of them many at once, and write down what they send and what they are given. A share
+of all packets, also of those that aggregators send, is lost. Then the logs are compared.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Run(msgspec.Struct, frozen=True):
     #: Best effort parts of which their sender was told that they are missing.
     told: int
     resent: int
+    #: Runs of packets that were taken at once.
+    runs: int
     examples: list[str]
 
     @property
@@ -176,5 +178,6 @@ def _exchange(made: Crew, settings: Settings, loss: float) -> Run:
         sum(one["naks"] for one in told),
         sum(len(to) for one in accounts.values() for to in one.lost.values()),
         sum(one["resent"] for one in told),
+        sum(one["runs"] for one in told),
         found[:_EXAMPLES_MAX],
     )  # fmt: skip

@@ -30,6 +30,8 @@ from weir_toc.member import EventStream
 
 #: Sizes of payloads: empty, of one packet, and of several.
 SIZES = (0, 1, 64, 64, 64, 1_400, 1_401, 6_000)
+#: So many of all calls send many scatterings of one size to one receiver, and how many.
+RUNS, RUN = 0.15, (4, 24)
 #: What begins the payloads that end a run.
 _END, _MARK = b"end", b"mark"
 
@@ -106,6 +108,24 @@ class Worker:
         self.note("sent", service.value, number, stamp, crcs)
         return True
 
+    async def send_many(self, service: Service, to: int, bodies: list[bytes]) -> None:
+        """Send scatterings to one process in one call, and note each."""
+        numbers = range(self._number + 1, self._number + 1 + len(bodies))
+        self._number += len(bodies)
+        for number in numbers:
+            self.note("call", number)
+        is_reliable = service is Service.RELIABLE
+        call = self.me.send_reliable_many if is_reliable else self.me.send_many
+        try:
+            stamps = await call([[(to, body)] for body in bodies])
+        except SendBufferFull:
+            stamps = [0] * len(bodies)
+        for number, stamp, body in zip(numbers, stamps, bodies, strict=True):
+            if stamp:
+                self.note("sent", service.value, number, stamp, {to: crc32(body)})
+            else:
+                self.note("refused", service.value, number)
+
     async def load(self, service: Service) -> None:
         """Send at a pace, to some processes each time."""
         loop = asyncio.get_running_loop()
@@ -114,7 +134,11 @@ class Worker:
             count = self._random.randint(1, len(self.ids))
             to = self._random.sample(self.ids, count)
             size = self._random.choice(SIZES)
-            await self.send(service, [(one, self._random.randbytes(size)) for one in to])
+            if self._random.random() < RUNS:
+                bodies = [self._random.randbytes(size) for _ in range(self._random.randint(*RUN))]
+                await self.send_many(service, to[0], bodies)
+            else:
+                await self.send(service, [(one, self._random.randbytes(size)) for one in to])
             due += self._random.uniform(0, 2 / self.orders.pace)
             await asyncio.sleep(due - loop.time())
 
