@@ -17,12 +17,14 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from weir_toc.endpoint import events as endpoint_events
 from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError, first_error
+from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
@@ -86,7 +88,12 @@ class ProcessThread:
     """A thread with the loop in which the process runs; calls reach it from any other thread."""
 
     def __init__(
-        self, url: str, name: str, rack: int | None, open_socket: OpenSocket = UdpSocket
+        self,
+        url: str,
+        name: str,
+        rack: int | None,
+        open_socket: OpenSocket = UdpSocket,
+        raw_clock: RawClock = monotonic_ns,
     ) -> None:
         addresses = addresses_of(url)
         self._loop = asyncio.new_event_loop()
@@ -96,7 +103,7 @@ class ProcessThread:
         #: Bytes that calls have handed over and that have not left.
         self._unsent = 0
         self._lock = threading.Lock()
-        self.process = Process(addresses, name, rack, open_socket)
+        self.process = Process(addresses, name, rack, open_socket, raw_clock)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
 
@@ -277,8 +284,9 @@ class Member:
         rack: int | None,
         timeout: float,
         open_socket: OpenSocket = UdpSocket,
+        raw_clock: RawClock = monotonic_ns,
     ) -> None:
-        self._arguments = url, name, rack, open_socket
+        self._arguments = url, name, rack, open_socket, raw_clock
         self._timeout = timeout
         self._thread: ProcessThread | None = None
         self.name = name

@@ -8,8 +8,9 @@ follows that of the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from typing import NamedTuple
 
 from weir_toc.clock import Clock
 from weir_toc.controller.codec import report_to
@@ -37,18 +38,35 @@ _AGAIN_AFTER = 0.05
 SILENT_SECONDS = 0.8
 
 
+#: The clock of a host in nanoseconds; a benchmark gives one of which it knows how wrong it is.
+RawClock = Callable[[], int]
+
+
+class ClockReading(NamedTuple):
+    """What a clock shows, in nanoseconds."""
+
+    #: The clock of the host at that moment.
+    raw: int
+    time: int
+    #: How far the time may be from the leader's; None if unknown.
+    error: int | None
+
+
 class ControlLink:
     """One node's side. `frames` has what the controller sends: commands, names, exclusion."""
 
-    def __init__(self, addresses: Sequence[Address], hello: Frame) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], hello: Frame, raw_clock: RawClock = monotonic_ns
+    ) -> None:
         self.hello = hello
-        self.clock = Clock(monotonic_ns())
+        self.clock = Clock(raw_clock())
         self.term = 0
         #: Set once the clock has been set by a leader.
         self.is_set = asyncio.Event()
         self.frames: asyncio.Queue[Frame] = asyncio.Queue(FRAMES_MAX)
         #: Why the last connection ended or none could be made.
         self.trouble = ""
+        self._raw_clock = raw_clock
         self._addresses = [*addresses]
         self._next: list[Address] = []
         self._numbers = 0
@@ -62,11 +80,12 @@ class ControlLink:
 
     def now(self) -> int:
         """Return the synchronised time in nanoseconds."""
-        return self.clock.read(monotonic_ns())
+        return self.clock.read(self._raw_clock())
 
-    def error_bound(self) -> int | None:
-        """Return how far the time may be from the leader's, in nanoseconds; None if unknown."""
-        return self.clock.error_bound(monotonic_ns())
+    def read_clock(self) -> ClockReading:
+        """Return the synchronised time, and how far it may be off."""
+        raw = self._raw_clock()
+        return ClockReading(raw, self.clock.read(raw), self.clock.error_bound(raw))
 
     async def run(self) -> None:
         """Keep a connection, until cancelled."""
@@ -135,7 +154,7 @@ class ControlLink:
             sampling = asyncio.create_task(self._sample(writer))
             while True:
                 frame = await self._read(reader)
-                received = monotonic_ns()
+                received = self._raw_clock()
                 if frame["op"] == "moved":
                     self._follow(frame)
                     return
@@ -181,7 +200,7 @@ class ControlLink:
         """Compare the clock again and again."""
         count = 0
         while True:
-            writer.write(framed_json({"op": "clock", "sent": monotonic_ns()}))
+            writer.write(framed_json({"op": "clock", "sent": self._raw_clock()}))
             await writer.drain()
             count += 1
             await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)

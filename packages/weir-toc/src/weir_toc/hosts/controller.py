@@ -183,6 +183,10 @@ class Controller:
                 session.close()
             self.log.close()
 
+    def reference_time(self) -> int:
+        """Return the time that all nodes follow, in nanoseconds, as this member knows it."""
+        return self._clock.now()
+
     async def next_alarm(self) -> Frame:
         """Wait for the next link that begins or ceases to lag, as `status` shows links."""
         return await self._told.alarms.get()

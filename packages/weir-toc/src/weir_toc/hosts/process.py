@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from time import monotonic_ns
 
 from weir_toc.controller.codec import command_from
 from weir_toc.controller.entries import Completed, Fail
@@ -28,7 +29,7 @@ from weir_toc.endpoint.events import (
 )
 from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
-from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Address, Frame, number_in, text_in
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.node import SILENT_INTERVALS
@@ -129,9 +130,10 @@ class Process:
         name: str,
         rack: int | None,
         open_socket: OpenSocket = UdpSocket,
+        raw_clock: RawClock = monotonic_ns,
     ) -> None:
         self.name = name
-        self.link = ControlLink(controller, {"op": "hello", "kind": "guest"})
+        self.link = ControlLink(controller, {"op": "hello", "kind": "guest"}, raw_clock)
         #: Processes that have joined, by name.
         self.names: dict[str, int] = {}
         #: Why the controller has given no id yet, as it said last.
@@ -262,12 +264,15 @@ class Process:
         """Return what waits, what was counted, and how far the clock may be off, in ns."""
         if self._endpoint is None:
             return {}
+        clock = self.link.read_clock()
         return {
             "process": self.process,
             **self._endpoint.describe(),
             **asdict(self._endpoint.counters),
             "late_max_ns": self._alarm.late_max,
-            "clock_error_ns": self.link.error_bound(),
+            "clock_raw_ns": clock.raw,
+            "clock_ns": clock.time,
+            "clock_error_ns": clock.error,
             "controller": self.link.is_connected,
         }
 
