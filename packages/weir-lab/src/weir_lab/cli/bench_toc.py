@@ -131,3 +131,56 @@ def rate(
             print(f"an idle process has {result.idle_rss_mb:g} MB")
     if not result.clean:
         raise typer.Exit(1)
+
+
+@app.command()
+def skew(
+    processes: Annotated[int, typer.Option(help="How many, each with a clock of its own.")] = 8,
+    span: Annotated[float, typer.Option("--seconds", help="How long, in each of two runs.")] = 30.0,
+    offset_ms: Annotated[
+        float, typer.Option(help="Clocks are wrong by up to so much, both ways.")
+    ] = 250.0,
+    drift_ppm: Annotated[
+        int, typer.Option(help="How fast they go wrong, in parts per million.")
+    ] = 50,
+    pace: Annotated[
+        float, typer.Option(help="Scatterings a second of each process and service.")
+    ] = 20.0,
+    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of what is sent.")] = 1,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Compare clocks that are wrong with the leader's, and all messages, also as clocks jump.
+
+    As root, time namespaces shift CLOCK_MONOTONIC of each process. Exit code 1 if a guarantee is
+    broken, an error is above its stated bound, or a process is taken for dead that is not.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("toc skew"):
+        from weir_lab.bench.toc.skew import RUNS, SkewSettings, measure_skew
+        from weir_lab.cli.measured import print_measured
+
+        settings = SkewSettings(processes, span, offset_ms, drift_ppm, pace, interval_ms, seed,
+                                folder)  # fmt: skip
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("runs", len(RUNS)) as show:
+        result = measure_skew(settings, show)
+    if as_json:
+        print_measured("weir.bench.toc.skew/1", settings, msgspec.to_builtins(result))
+    else:
+        print_table(
+            ("CLOCKS", "READINGS", "OUTSIDE", "P50 us", "P99 us", "MAX us", "BOUND P50 us",
+             "MESSAGES", "VIOLATIONS", "FALSE REMOVALS"),
+            [(one.name, one.readings, one.outside, one.error_p50_us, one.error_p99_us,
+              one.error_max_us, one.bound_p50_us, one.messages, one.violations, one.false_removals)
+             for one in result.runs],
+        )  # fmt: skip
+        for one in result.runs:
+            for example in one.examples:
+                print(f"{one.name}: {example}")
+    if not result.clean:
+        raise typer.Exit(1)
