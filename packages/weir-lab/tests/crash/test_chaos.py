@@ -15,6 +15,7 @@ import pytest
 from weir.cli.main import main
 from weir.server.interpreter import environment, python
 from weir.testing.nodes import running_set
+from weir_lab.bench.faults.chaos.tiers import FAULTS
 
 WRONG = "lost", "repeated", "reordered", "misplaced", "strange", "stale"
 
@@ -116,3 +117,20 @@ def test_once_a_majority_is_back_each_partition_changes_its_leader_and_confirms(
     assert told["rounds"] == len(told["each"]) == 2
     assert all(one["changes"] >= 6 for one in told["each"]), "who led without a majority?"
     assert told["confirmed_max_ms"] == max(one["confirmed_ms"] for one in told["each"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_readers_at_relays_get_what_the_core_holds_whichever_tier_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--times", "7", "--down", "1", "--calm", "0.2", "--rate", "100", "--json")
+    assert main(["chaos", "tiers", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["faults"], told["failed"]) == ("weir.chaos.tiers/1", 7, [])
+    assert [told[name] for name in ("lost", "repeated", "out_of_order", "differing")] == [0] * 4
+    readers = {one["reader"]: one["messages"] for one in told["readings"]}
+    whole = told["messages"]
+    assert readers == {"moving": whole, "20": whole, "21": whole, "22": whole // 2}
+    assert {(one["kind"], one["tier"]) for one in told["strikes"]} == {*FAULTS}
+    assert told["moves"] > 0

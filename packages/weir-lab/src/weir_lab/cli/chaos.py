@@ -261,6 +261,56 @@ def _toc(
         raise typer.Exit(1)
 
 
+@app.command("tiers")
+def _tiers(
+    times: Annotated[int, typer.Option(min=1, help="How many faults.")] = 100,
+    rate: Annotated[float, typer.Option(help="Messages a second.")] = 300.0,
+    calm: Annotated[float, typer.Option(help="Seconds of load before each fault.")] = 1.0,
+    down: Annotated[float, typer.Option(help="Seconds that a fault lasts.")] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of when the moving reader moves.")] = 1,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Kill (-9), pause and cut off core nodes, tandem relays and access relays under load.
+
+    A core of three nodes, two tandem relays and three access relays run. A reader stays at each
+    access relay, and one moves between them. What each was given is compared with the core. Exit
+    code 1 if a message is lost, repeated, out of order or differs.
+    """
+    import msgspec
+
+    from weir_lab.bench.faults.chaos.tiers import Settings, Strike, measure
+    from weir_lab.cli.measured import print_measured
+
+    settings = Settings(times, rate, calm, down, seed)
+    try:
+        settings.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="chaos tiers") from None
+    say = _say if as_json else print
+
+    def tell(one: Strike) -> None:
+        stalls = "  ".join(f"{number}: {ms:5,.0f} ms" for number, ms in one.stalls_ms.items())
+        say(f"{one.number:4}  {one.kind:5}  {one.tier:6} {one.victim:2}  longest stalls  {stalls}")
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name, stop_as_by_ctrl_c():
+        result = measure(settings, data or Path(name), tell)
+    if as_json:
+        print_measured("weir.chaos.tiers/1", settings, msgspec.to_builtins(result))
+    else:
+        for example in result.examples:
+            say(example)
+        say(
+            f"{result.messages:,} messages, {len(result.readings)} readers, {result.moves:,} "
+            f"moves: {result.lost} lost, {result.repeated} repeated, {result.out_of_order} out of "
+            f"order, {result.differing} differing; a city whose upper was struck stalled for "
+            f"{result.city_stall_median_ms:,.0f} ms at the median, {result.city_stall_ms:,.0f} ms "
+            "at most"
+        )
+    if not result.clean:
+        raise typer.Exit(1)
+
+
 @_verb("watch")
 def _watch(
     wanted: Wanted,

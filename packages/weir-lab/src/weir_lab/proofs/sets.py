@@ -126,6 +126,31 @@ OF_SETS = (
         },
         (Goal("rounds", "=", 20), Goal("rounds that went well", "=", 20)),
     ),
+    Proof(
+        "tiers-chaos",
+        "Core nodes, tandem relays and access relays are killed, paused and cut off, 100 times: "
+        "readers at access relays, and one that moves between them, get what the core holds, in "
+        "its order; a city goes on within 4 s when its upper relay fails",
+        ("weir", "chaos", "tiers", "--times", "100", "--json"),
+        {
+            "faults": Figure("faults"),
+            "messages": Figure("messages"),
+            "moves of a reader": Figure("moves"),
+            **{
+                name: Figure(name)
+                for name in ("lost", "repeated", "out_of_order", "differing")
+            },
+            "median ms that a city stalls": Figure("city_stall_median_ms"),
+            "worst ms that a city stalls": Figure("city_stall_ms"),
+        },
+        (
+            Goal("faults", "=", 100),
+            Goal("messages", "≥", 100_000),
+            Goal("moves of a reader", "≥", 100),
+            *(Goal(name, "=", 0) for name in ("lost", "repeated", "out_of_order", "differing")),
+            Goal("worst ms that a city stalls", "≤", 4_000),
+        ),
+    ),
     _calm("calm", "Publishing and reading at full load on three nodes causes no election", 600),
     _calm(
         "calm-stalls",

@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 #: What a relay asks.
 Asked = r.Pull | r.AskFilter | r.SayHold
 Hosts = tuple[tuple[str, int], ...]
-#: A pull that is not answered fails before the machine gives it up (5 s).
+#: A pull that is not answered fails before the machine gives it up (5 s), and so soon that readers
+#: wait for less than 4 s when an upper relay stands still.
 PULL_WAIT = 1.0
-REQUEST_TIMEOUT = 3.0
+REQUEST_TIMEOUT = 2.5
 RETRY = Backoff(first=0.05, most=2.0)
 RETRY_MS, REFUSED_MS = 300, 2_000
 _AGAIN = 2.0
