@@ -10,9 +10,12 @@ import sys
 import tomllib
 import venv
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("weir-raft", "weir-toc", "weir-mq", "weir-lab")
@@ -92,8 +95,11 @@ def run(command: Sequence[str], *, cwd: Path, seconds: float = 200) -> str:
     return done.stdout
 
 
-def installed(folder: Path, wheels: Path, *names: str) -> Path:
-    """Install wheels with all that they declare into a new environment; return its programs."""
+def installed(folder: Path, wheels: Path, *names: str, lent: bool = False) -> Path:
+    """Install wheels with all that they declare into a new environment; return its programs.
+
+    What they declare is downloaded and copied or, if `lent`, linked from the tests' environment.
+    """
     venv.create(folder / "venv")
     programs = folder / "venv" / "bin"
     # All of ours in one command: no name of ours is looked up at an index. Compiling every file of
@@ -101,11 +107,36 @@ def installed(folder: Path, wheels: Path, *names: str) -> Path:
     ours = [next(wheels.glob(f"{name.replace('-', '_')}-*.whl")) for name in names]
     run(
         [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install",
-         "--disable-pip-version-check", "-q", "--no-compile",
+         "--disable-pip-version-check", "-q", "--no-compile", *(["--no-deps"] if lent else []),
          "-c", str(ROOT / "constraints.txt"), *map(str, ours)],
         cwd=folder,
     )  # fmt: skip
+    if lent:
+        (site,) = (folder / "venv").glob("lib/python*/site-packages")
+        lend(site)
     return programs
+
+
+def lend(site: Path) -> None:
+    """Link what the distributions in a folder require, and what that requires, and no more."""
+    ours = {canonicalize_name(one.name): one for one in metadata.distributions(path=[str(site)])}
+    todo: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in ours]
+    done = set()
+    while todo:
+        name, extras = one = todo.pop()
+        if one in done:
+            continue
+        done.add(one)
+        found = ours.get(canonicalize_name(name)) or metadata.distribution(name)
+        if found not in ours.values():
+            for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+                if not (site / top).exists():
+                    (site / top).symlink_to(Path(str(found.locate_file(top))))
+        for text in found.requires or ():
+            needed = Requirement(text)
+            wanted = ("", *extras)
+            if not needed.marker or any(needed.marker.evaluate({"extra": e}) for e in wanted):
+                todo.append((canonicalize_name(needed.name), frozenset(needed.extras)))
 
 
 def test_weir_raft_alone_runs_its_example(wheels: Path, tmp_path: Path) -> None:
@@ -171,7 +202,8 @@ def test_weir_mq_serves_and_runs_the_first_program(
 
 
 def test_weir_lab_brings_the_demo_and_spark(wheels: Path, tmp_path: Path) -> None:
-    programs = installed(tmp_path, wheels, *PACKAGES)
+    # Lent: to unpack Spark and Arrow again takes longer than all that is done with them here.
+    programs = installed(tmp_path, wheels, *PACKAGES, lent=True)
     told = run(
         [str(programs / "weir"), "demo", "--flights", "2000", "--json"], cwd=tmp_path, seconds=150
     )
