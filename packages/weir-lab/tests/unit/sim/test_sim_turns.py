@@ -20,8 +20,8 @@ from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE, UNORDERED
 
 #: Far more worlds than it takes to see everything. Those that showed what is rare come first.
-SEEDS = sorted(range(80), key=lambda seed: seed not in {0, 1, 2, 4, 8, 9})
-LONG_SEEDS = sorted(range(20), key=lambda seed: seed not in {0, 6, 10, 14})
+SEEDS = sorted(range(80), key=lambda seed: seed not in {1, 8, 9, 17})
+LONG_SEEDS = sorted(range(20), key=lambda seed: seed not in {6, 14})
 
 # What is called, and when that shows what: told what it returned, and what it was given.
 SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
