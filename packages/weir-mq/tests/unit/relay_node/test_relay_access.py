@@ -241,6 +241,8 @@ def test_without_the_core_sessions_go_on_for_a_while_and_nobody_is_let_in(
                 for is_away in (False, True):
                     read = [await network.request(one, m.Fetched) for one in fetches]
                     assert sum(one.next_offset for one in read) == 12
+                    asked = m.AskBarriers(topic_of(addresses[0].group), 1)
+                    await network.request(asked, m.Barriers)  # of the core, or by marks that came
                     if not is_away:
                         await asyncio.to_thread(core.crash)
                 with pytest.raises((Unavailable, Disconnected)):
