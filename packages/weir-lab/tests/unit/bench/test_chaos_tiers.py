@@ -53,7 +53,7 @@ def test_a_stall_begins_with_the_confirm_or_with_the_fault(monkeypatch: pytest.M
 @pytest.mark.parametrize("wrong", [{"times": 0}, {"rate": 0.5}, {"down_s": 0}, {"calm_s": 61}])
 def test_what_cannot_be_measured_is_refused(wrong: dict[str, int]) -> None:
     Settings().check()
-    with pytest.raises(ValueError, match="must be|lasts|times"):
+    with pytest.raises(ValueError, match=r"must be|lasts|times"):
         Settings(**wrong).check()
 
 
