@@ -4,8 +4,10 @@ reflections, downgrades, guesses and hostile names. In an open set nothing of it
 
 from __future__ import annotations
 
+import secrets
 import socket
 import ssl
+import time
 import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,14 +19,31 @@ import msgspec
 from weir.access.credentials import derive_key
 from weir.access.devices import Claim, Level, frame_keys, prove_broker
 from weir.access.scram import MECHANISM, Challenge, ScramClient, ScramProof, encode_nonce
-from weir.errors import RemoteProtocolError
+from weir.errors import RemoteProtocolError, WeirError
 from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
-from weir.protocol.link import Greeting, Lane, LinkHello, Verdict, decode_answer, encode_greeting
+from weir.protocol.link import (
+    Greeting,
+    Lane,
+    LinkHello,
+    Verdict,
+    announce,
+    decode_answer,
+    encode_greeting,
+    join_key,
+)
 from weir.protocol.proof import FrameSigner, Proven
 from weir_lab.attack.strangers import Attack
-from weir_lab.attack.targets import INSIDER, LOCKS, SIGNED, SIGNER, VICTIM, Target
+from weir_lab.attack.targets import (
+    INSIDER,
+    LOCKS,
+    SECONDS,
+    SIGNED,
+    SIGNER,
+    VICTIM,
+    Target,
+)
 from weir_lab.attack.wire import (
     NONCE,
     ask,
@@ -291,26 +310,54 @@ def show_a_bad_certificate(target: Target) -> bool:
 
 def speak_as_a_node(target: Target) -> bool:
     """Greet as a node of the set, without TLS, with it, and with somebody else's certificate."""
-    hello = LinkHello(1, target.system or 1, 0, 2, 0, 1, 1, 3, 1, Lane.QUICK, 1, 0)
+    hello = LinkHello(1, target.system or 1, 0, 3, 0, 1, 1, 3, 1, Lane.QUICK, 1, 0)
     contexts: list[ssl.SSLContext | None] = [None]
     if target.bundle:
         contexts.append(target.context())
         for certificate, key in target.bad.values():
             contexts.append(target.context())
             contexts[-1].load_cert_chain(certificate, key)  # type: ignore[union-attr]
-    achieved = False
-    for context in contexts:
-        with suppress(OSError, RemoteProtocolError):
-            sock = target.plain()
-            sock.settimeout(2.0)
-            if context is not None:
-                sock = context.wrap_socket(sock, server_hostname=target.host)
-            with sock:
-                sock.sendall(encode_greeting(hello))
-                body = Greeting().receive(received(sock))
-                if body is not None:
-                    achieved |= decode_answer(body).verdict == Verdict.ACCEPTED
-    return achieved
+    return any(_is_accepted(target, hello, context) for context in contexts)
+
+
+def come_for_an_added_node(target: Target) -> bool:
+    """Greet as a node that was added and has not come: with no secret, with one that is made up,
+    and with that of a command that was printed before the last.
+    """
+    lost, replace = b"a lost command's", msgspec.structs.replace
+    right = secrets.token_bytes(len(lost))
+    with target.added_node(lost, right) as node:
+        hello = LinkHello(
+            1, target.system, 0, node, 0, 1, 1, 3, 1, Lane.QUICK, 1, 0, "127.0.0.1", 1, 7, 7
+        )  # fmt: skip
+
+        def by(secret: bytes) -> LinkHello:
+            return replace(hello, joins=announce(join_key(secret), hello))
+
+        hellos = [
+            hello, replace(hello, birth=0), replace(hello, joins=bytes(16)), by(bytes(16)), by(lost)
+        ]  # fmt: skip
+        # Else it is refused because the node has not heard yet who was added.
+        deadline = time.monotonic() + SECONDS
+        while not _is_accepted(target, by(right), None):
+            if time.monotonic() > deadline:
+                raise WeirError("not even the secret of the added node lets it in")
+            time.sleep(0.01)
+        return any(_is_accepted(target, one, None) for one in hellos)
+
+
+def _is_accepted(target: Target, hello: LinkHello, context: ssl.SSLContext | None) -> bool:
+    """Return whether who says hello as a node is let in; without a context, without TLS."""
+    with suppress(OSError, RemoteProtocolError):
+        sock = target.plain()
+        sock.settimeout(2.0)
+        if context is not None:
+            sock = context.wrap_socket(sock, server_hostname=target.host)
+        with sock:
+            sock.sendall(encode_greeting(hello))
+            body = Greeting().receive(received(sock))
+            return body is not None and decode_answer(body).verdict == Verdict.ACCEPTED
+    return False
 
 
 ATTACKS: dict[str, Attack] = {
@@ -324,4 +371,5 @@ ATTACKS: dict[str, Attack] = {
     "speak an old TLS": use_old_tls,
     "show a bad certificate": show_a_bad_certificate,
     "speak as a node": speak_as_a_node,
+    "come for an added node": come_for_an_added_node,
 }

@@ -33,6 +33,8 @@ from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import Backoff
 from weir.client.sync.client import Client, connect
 from weir.errors import WeirError
+from weir.protocol.client.nodes import ChangeNode
+from weir.protocol.link import join_key
 from weir.server.disk.node_folder import NodeFolder
 from weir.testing.nodes import running_node
 from weir.tls.authority import begun, opened
@@ -93,8 +95,8 @@ class Target(msgspec.Struct, frozen=True):
         return connect(self._url(user), password=password or None, request_timeout=SECONDS)
 
     def answers(self, user: str, password: str, requests: Sequence[Any]) -> list[Any]:
-        """Make requests as `user`, one after another, which a client may have no method for; return
-        the replies to those that were not refused.
+        """Make requests as `user` (empty: as nobody), one after another, which a client may have no
+        method for; return the replies to those that were not refused.
         """
         return asyncio.run(self._answers(user, password, requests))
 
@@ -103,7 +105,7 @@ class Target(msgspec.Struct, frozen=True):
         system, found = SYSTEM.get(), list[Any]()
         network = NetworkClient(
             hosts, name=user, retry=Backoff(), request_timeout=SECONDS, random=random.Random(),
-            system=system, credentials=find_credentials(user, password, None, hosts),
+            system=system, credentials=find_credentials(user, password or None, None, hosts),
         )  # fmt: skip
         await network.start()
         try:
@@ -118,6 +120,23 @@ class Target(msgspec.Struct, frozen=True):
         scheme, query = ("weirs", f"?ca={self.bundle}") if self.bundle else ("weir", "")
         at = f"{user}@" if user else ""
         return f"{scheme}://{at}{self.host}:{self.port}{query}"
+
+    @contextmanager
+    def added_node(self, *secrets: bytes) -> Iterator[int]:
+        """Have a node added that never comes; again with each of the secrets, as by who has lost
+        the command that founds it. Returns its number.
+        """
+        who = ("root", self.password) if self.is_closed else ("", "")
+        adding = [ChangeNode("add", 1, self.host, self.port)]
+        adding += [ChangeNode("add", 0, self.host, 1, join_key(secret)) for secret in secrets]
+        answers = self.answers(*who, adding)
+        if len(answers) < len(adding):
+            raise WeirError("the target takes no other node: nobody can come in its place")
+        node = max(row.id for row in answers[-1].nodes)
+        try:
+            yield node
+        finally:
+            self.answers(*who, [ChangeNode("remove", node)])
 
     def administrator(self) -> Client:
         """Return the client of somebody who may see everything."""
