@@ -36,6 +36,11 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     accept_burst: int = ACCEPT_BURST
 
 
+#: So many that wait for their address are looked at each time whether they are gone: that is a call
+#: of the system for each, since nothing is read from them.
+_LOOKS = 64
+
+
 class Queued(Protocol):
     """A connection that waits to be let in."""
 
@@ -58,6 +63,7 @@ class AcceptQueue(Generic[C]):
     """
 
     __slots__ = (
+        "_looked",
         "_slow",
         "_slow_numbers",
         "_then",
@@ -80,6 +86,8 @@ class AcceptQueue(Generic[C]):
         #: By when they may come in, those that others from their address made wait.
         self._slow: list[tuple[float, int, C]] = []
         self._slow_numbers = count()
+        #: How many of them were looked at in this round.
+        self._looked = 0
         #: Whether all have to wait: the shard is not there yet.
         self.closed = False
         self._tokens = float(limits.accept_burst)
@@ -113,6 +121,8 @@ class AcceptQueue(Generic[C]):
     def entering(self, now: float) -> list[C]:
         """Return those that may come in by now; cut those that are gone."""
         self._refill(now)
+        if self._slow:
+            self._drop_gone()
         while self._slow and self._slow[0][0] <= now:
             self._waiting.append(heapq.heappop(self._slow)[2])
         found: list[C] = []
@@ -124,6 +134,20 @@ class AcceptQueue(Generic[C]):
                 self._tokens -= 1
                 found.append(connection)
         return found
+
+    def _drop_gone(self) -> None:
+        """Cut some of those that hung up while they wait for their address."""
+        rows = self._slow[self._looked : self._looked + _LOOKS]
+        gone = {number for _, number, one in rows if one.gone}
+        self._looked += len(rows) - len(gone)
+        if self._looked + len(gone) >= len(self._slow):
+            self._looked = 0
+        if gone:
+            self._slow = [row for row in self._slow if row[1] not in gone]
+            heapq.heapify(self._slow)
+            for _, number, one in rows:
+                if number in gone:
+                    one.cut()
 
     def _refill(self, now: float) -> None:
         limits = self.limits

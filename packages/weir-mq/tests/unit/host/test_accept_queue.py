@@ -79,3 +79,47 @@ def test_who_waits_for_failures_of_its_address_holds_up_nobody() -> None:
     assert names(queue.entering(3.0)) == ["less slow"]
     assert names(queue.entering(9.0)) == ["slow"]
     assert queue.slowed == 0
+
+
+def test_those_who_hang_up_while_they_wait_for_their_address_leave_at_once() -> None:
+    """Counterexample: they kept their sockets until their time came, for up to 10 s."""
+    queue = made(per_second=2, burst=3)
+    waiting = [peer(str(number)) for number in range(200)]
+    for number, one in enumerate(waiting):
+        queue.let_wait(one, 10.0 + number % 7)
+    leaving = [one for number, one in enumerate(waiting) if number % 3]
+    for one in leaving:
+        one.gone = True
+    for step in range(8):
+        assert queue.entering(step / 100) == []
+    assert all(one.was_cut for one in leaving)
+    assert queue.slowed == len(waiting) - len(leaving)
+    assert not any(one.was_cut for one in waiting if one not in leaving)
+    in_order = [one.name for one in sorted(waiting, key=lambda one: int(one.name) % 7)
+                if one not in leaving]  # fmt: skip
+    entered: list[str] = []
+    for second in range(20, 120):
+        entered += names(queue.entering(float(second)))
+    assert entered == in_order, "all others come in in their turns"
+
+
+def test_a_few_are_looked_at_each_time() -> None:
+    """Each look is a call of the system."""
+
+    class Looked(FakePeer):
+        looks = 0
+
+        @property  # type: ignore[override]
+        def gone(self) -> bool:
+            Looked.looks += 1
+            return False
+
+        @gone.setter
+        def gone(self, value: bool) -> None:
+            pass
+
+    queue = made(per_second=2, burst=3)
+    for number in range(1_000):
+        queue.let_wait(Looked(str(number)), 10.0)
+    queue.entering(0.0)
+    assert 0 < Looked.looks <= 64
