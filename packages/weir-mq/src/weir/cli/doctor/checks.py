@@ -330,6 +330,20 @@ def level(ask: _Ask) -> Finding:
     return Finding("level", "ok", f"format level {listed.level} is written")
 
 
+@_asked_of_node("nodes")
+def nodes(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder which nodes were added and have not come yet."""
+    rows = [row for row in ask(lambda client: client.nodes.list()).nodes if row.state != "removed"]
+    if away := [row for row in rows if not row.shards]:
+        told = ", ".join(f"{row.id} ({row.host}:{row.port})" for row in away)
+        return Finding(
+            "nodes", "warn", f"nodes that were added and have not come yet: {told}",
+            "start them as weir node add said. If its command is lost, the same weir node add "
+            "HOST:PORT prints another. If they are not to come: weir node remove NODE",
+        )  # fmt: skip
+    return Finding("nodes", "ok", f"all {len(rows)} nodes have come")
+
+
 @_asked_of_node("sets")
 def sets(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder which BrokerSets could not be lost."""
@@ -613,6 +627,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "endpoint": endpoint,
     "news": news,
     "level": level,
+    "nodes": nodes,
     "sets": sets,
     "fleets": fleets,
     "secrets": secrets_at_rest,

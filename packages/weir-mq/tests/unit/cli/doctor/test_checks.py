@@ -228,6 +228,21 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
     assert found(one).state == "ok"
 
 
+def test_nodes_that_have_not_come_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
+    with testing.node() as node:
+        host, port = node.url.removeprefix("weir://").split(":")
+        sick(checks.nodes(patient(tmp_path)), "ok", "all 1 nodes have come", "")
+        assert main(["node", "add", f"{host}:{port}", "--node", "1", "--url", node.url]) == 0
+        assert main(["node", "add", "127.0.0.1:1", "--url", node.url]) == 0
+        found = checks.nodes(patient(tmp_path))
+        sick(found, "warn", "have not come yet: 2 (127.0.0.1:1)", "weir node remove NODE")
+        assert main(["node", "remove", "2", "--url", node.url]) == 0
+        sick(checks.nodes(patient(tmp_path)), "ok", "all 1 nodes have come", "")
+
+
 def test_sets_that_could_not_be_lost_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
