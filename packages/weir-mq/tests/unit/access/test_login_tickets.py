@@ -73,3 +73,11 @@ def test_a_ticket_says_itself_when_it_is_over() -> None:
     assert end_of(ticket) == int(NOW) + TICKET_SECONDS
     for other in (b"", b"t1", ticket[:-1], ticket + b"x", b"\x02" + ticket[1:]):
         assert end_of(other) is None
+
+
+@pytest.mark.parametrize("hour", [-3_600, 3_600])
+def test_a_clock_that_is_an_hour_off_costs_no_ticket(hour: int) -> None:
+    """Shards of one set give and take them, and their clocks may differ."""
+    ticket = ISSUER.issue(ANN, 5, NOW + hour, ID)
+    assert ISSUER.id_of(ticket, ANN, 5, NOW) == ID
+    assert ISSUER.id_of(ticket, ANN, 5, NOW + TICKET_SECONDS + hour) is None

@@ -530,6 +530,18 @@ def test_a_slowed_login_by_a_ticket_ends_if_it_is_refused(
     assert 30 in hung_up(rig)
 
 
+@pytest.mark.parametrize("hour", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_forgives_no_failure(rig: Any, hour: int) -> None:
+    for number in range(FREE_FAILURES + 1):
+        fail_slowly(rig, 100 + number)
+    rig.time.wall += hour
+    connect(rig, 10)
+    rig.ask(10, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    assert not rig.replies[10], "it waits as before"
+    rig.tick(2_000)
+    assert isinstance(rig.replies[10].pop()[1], LoginStep), "and for no longer"
+
+
 def test_a_slowed_login_is_forgotten_with_its_connection(rig: Any) -> None:
     for number in range(30):
         fail_slowly(rig, 100 + number)
