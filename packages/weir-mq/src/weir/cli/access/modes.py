@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -165,6 +164,8 @@ def _rescued(folder: Path, user: str, password: str, url: str = "") -> AccessCha
     """Make a user an administrator with this password, by the node that runs on a folder. Raises
     `NotRescued`, `BadRequest`, and what a client raises.
     """
+    import asyncio
+
     from weir.server.rescue import offered
 
     with offered(folder) as secret:
@@ -182,6 +183,7 @@ def _url_of(folder: Path) -> str:
 
 
 async def _rescue(url: str, secret: str, user: str, password: str) -> AccessChange:
+    import asyncio
     from urllib.parse import quote
 
     from weir.broker.metadata.security.access import RESCUER

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.access.verbs import change
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
@@ -154,6 +152,8 @@ def replace(
     until the new one has; with --now it stays out at once, also if it was to be replaced before.
     `weir device enrol` prints the secret of the new one.
     """
+    from weir.cli.access.verbs import change
+
     number = hub_number(hub)
 
     async def work(client: Client) -> FleetDevice:
@@ -176,6 +176,8 @@ def revoke(hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> N
     """Let nobody come in as a hub, until its device is replaced. Its connections end on every shard
     that is reached; the others are named.
     """
+    from weir.cli.access.verbs import change
+
     number = hub_number(hub)
 
     async def work(client: Client) -> AccessChange:
@@ -229,6 +231,8 @@ def fleet_key(path: Path, *, make: bool) -> bytes:
     """Return the key in a file, of 32 bytes; with `make` draw one if there is no such file. Raises
     `BadRequest` for a file without one.
     """
+    import secrets
+
     from weir.errors import BadRequest
     from weir.server.key_files import read_secret, write_secret
 
