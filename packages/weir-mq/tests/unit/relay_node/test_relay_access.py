@@ -320,6 +320,28 @@ def test_a_relay_serves_tls_with_the_newest_certificate(
     play(work)
 
 
+def test_a_relay_logs_in_at_the_one_above_it_by_tls(
+    core: Node, tmp_path: Path, told: list[Event]
+) -> None:
+    ca = TestCa(tmp_path / "ca", system=1)
+    tls = ca.files(ca.issue("node/9"))
+
+    async def work() -> None:
+        async with started_relay(
+            core, tmp_path / "above", credentials=RELAY, node=9, tls=tls
+        ) as above:
+            uppers = (tuple(parse_url(ca.url(above.port))),)
+            async with (
+                relay(core, tmp_path / "below", credentials=RELAY, node=8, uppers=uppers),
+                as_user(core.url, "root", "rr") as root,
+            ):
+                while not offsets(told):
+                    await root.publish("t", b"12")
+                    await asyncio.sleep(0.02)
+
+    play(work)
+
+
 class Way:
     """How a client came."""
 
