@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from weir_lab.bench.toc.accounts import BEST_EFFORT, RELIABLE, Account, Line, violations
+from weir_lab.bench.toc.conformance_worker import Orders, Worker
+from weir_toc import Member, NotSent, TocError
 
 Logs = dict[int, list[Line]]
 #: CRCs of what 1 sends to itself and to 2.
@@ -95,3 +101,31 @@ def test_one_that_was_removed_misses_what_it_likes() -> None:
     assert judged(logs, frozenset({2})) == []
     logs[1] = [one for one in logs[1] if one[0] == "got"]  # it was excluded as it sent
     assert judged(logs, frozenset({1, 2})) == []
+
+
+class RefusedMember:
+    """A process to which another one has failed, and that is not told so."""
+
+    names = {"a": 1, "b": 2}  # noqa: RUF012
+
+    async def drain(self, _timeout: float) -> bool:
+        return True
+
+    async def send_reliable(self, _parts: object) -> int:
+        raise NotSent("nothing was sent, as of process 2: process failed")
+
+    def describe(self) -> dict[str, int]:
+        return {"open": 7}
+
+
+def test_a_run_that_does_not_settle_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir_lab.bench.toc.conformance_worker.SETTLE_SECONDS", 0.05)
+    orders = Orders("", "a", 0, ["a", "b"], 1, 1, 1, 0, 1, "")
+    log = io.StringIO()
+    worker = Worker(cast(Member, RefusedMember()), orders, log)
+    due = r"\[1, 2\] have neither ended.*process 2: process failed\. \{'open': 7\}"
+    with pytest.raises(TocError, match=due):
+        asyncio.run(worker.settle())
+    call, refused = (json.loads(line) for line in log.getvalue().splitlines()[:2])
+    assert call == ["call", 1]
+    assert refused == ["refused", RELIABLE, 1, "nothing was sent, as of process 2: process failed"]

@@ -5,7 +5,7 @@ order in which things happened to the program:
 
     ["call", number]                             a scattering is about to be sent
     ["sent", service, number, stamp, {process: crc, ...}]
-    ["refused", service, number]                 it never left
+    ["refused", service, number, why]            it never left
     ["got", service, stamp, source, crc]
     ["lost", service, stamp, to, reason]         SendFailed
     ["failed", process, stamp]                   ProcessFailed
@@ -25,13 +25,15 @@ import msgspec
 from weir_lab.bench.toc.lossy import opener
 from weir_toc import Fenced, Member, Message, NotSent, SendFailed
 from weir_toc.endpoint.events import Service
-from weir_toc.errors import SendBufferFull, first_error
+from weir_toc.errors import SendBufferFull, TocError, first_error
 from weir_toc.member import EventStream
 
 #: Sizes of payloads: empty, of one packet, and of several.
 SIZES = (0, 1, 64, 64, 64, 1_400, 1_401, 6_000)
 #: So many of all calls send many scatterings of one size to one receiver, and how many.
 RUNS, RUN = 0.15, (4, 24)
+#: How long the end of a run waits: less than the bench, which is told then what is missing.
+SETTLE_SECONDS = 100.0
 #: What begins the payloads that end a run.
 _END, _MARK = b"end", b"mark"
 
@@ -66,6 +68,8 @@ class Worker:
         self._ended: set[int] = set()
         self._all_ended = asyncio.Event()
         self._marked = asyncio.Event()
+        #: Why the last scattering that never left did not.
+        self._refused = ""
 
     def note(self, *facts: object) -> None:
         """Write a line."""
@@ -101,8 +105,9 @@ class Worker:
         call = self.me.send if service is Service.BEST_EFFORT else self.me.send_reliable
         try:
             stamp = await call(parts)
-        except (NotSent, SendBufferFull):
-            self.note("refused", service.value, number)
+        except (NotSent, SendBufferFull) as error:
+            self._refused = str(error)
+            self.note("refused", service.value, number, self._refused)
             return False
         crcs = {to: crc32(body) for to, body in parts}
         self.note("sent", service.value, number, stamp, crcs)
@@ -116,15 +121,16 @@ class Worker:
             self.note("call", number)
         is_reliable = service is Service.RELIABLE
         call = self.me.send_reliable_many if is_reliable else self.me.send_many
+        why = "its receiver has failed"
         try:
             stamps = await call([[(to, body)] for body in bodies])
-        except SendBufferFull:
-            stamps = [0] * len(bodies)
+        except SendBufferFull as error:
+            stamps, why = [0] * len(bodies), str(error)
         for number, stamp, body in zip(numbers, stamps, bodies, strict=True):
             if stamp:
                 self.note("sent", service.value, number, stamp, {to: crc32(body)})
             else:
-                self.note("refused", service.value, number)
+                self.note("refused", service.value, number, why)
 
     async def load(self, service: Service) -> None:
         """Send at a pace, to some processes each time."""
@@ -155,7 +161,20 @@ class Worker:
                 taker.cancel()
 
     async def settle(self) -> None:
-        """Wait until all that anybody has sent to this process is here."""
+        """Wait until all that anybody has sent to this process is here. Raises TocError if it does
+        not come, with what is known of that.
+        """
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._settle()
+        except TimeoutError:
+            missing = sorted({*self.ids} - self._ended)
+            raise TocError(
+                f"{missing} have neither ended nor failed after {SETTLE_SECONDS:g} s. The last "
+                f"refusal: {self._refused or 'none'}. {dict(self.me.describe())}"
+            ) from None
+
+    async def _settle(self) -> None:
         await self.me.drain(60.0)
         while not await self.send(
             Service.RELIABLE, [(one, _END) for one in self.ids if one not in self.failed]
