@@ -100,6 +100,30 @@ def test_a_switch_writes_barriers_and_marks_without_a_checksum() -> None:
     assert wire.barriers_of(data, NEAR) == (NEAR - 7, NEAR - 9)
 
 
+def test_beacons_are_the_bytes_of_their_packets_and_share_no_memory() -> None:
+    for source, epoch, barrier in ((7, 1, NEAR), (7, 2, NEAR + 1), (1 << 31, 1, NEAR + 2)):
+        packet = Packet(wire.BEACON, source, barrier=barrier, commit=NEAR - 5, epoch=epoch)
+        made = wire.encode_beacon(source, epoch, barrier, NEAR - 5)
+        assert made == wire.encode(packet)
+        wire.mark(made)  # what a switch does with it changes no later one
+        wire.rewrite(made, 1, 1)
+        assert wire.encode_beacon(source, epoch, barrier, NEAR - 5) == wire.encode(packet)
+
+
+def test_a_marked_packet_has_the_checksum_of_an_unmarked_one() -> None:
+    packet = Packet(wire.DATA_R, 1, 2, psn=1 << 33, payload=b"x", flags=wire.BEGIN | wire.END)
+    plain, marked = wire.encode(packet), wire.encode(packet._replace(flags=packet.flags | wire.ECN))
+    assert plain[36:40] == marked[36:40] == wire.checksum(marked).to_bytes(4, "big")
+    wire.mark(plain)
+    assert plain == marked
+
+
+@given(st.integers(0, (1 << 48) - 1), st.integers(0, (1 << 48) - 1), st.integers(0, 1 << 50))
+def test_barriers_are_unwrapped_as_other_times_are(barrier: int, commit: int, near: int) -> None:
+    data = wire.encode_beacon(1, 1, barrier, commit)
+    assert wire.barriers_of(data, near) == (wire.unwrap(barrier, near), wire.unwrap(commit, near))
+
+
 @pytest.mark.parametrize("size", [0, 39, wire.PACKET_BYTES_MAX + 1])
 def test_packets_of_other_sizes_are_refused(size: int) -> None:
     with pytest.raises(PacketError, match="are allowed"):
