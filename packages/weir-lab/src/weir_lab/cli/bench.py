@@ -255,6 +255,54 @@ def filtering(
 
 
 @app.command()
+def tiers(
+    depth: Annotated[int, typer.Option(help="Relays, one below the other.")] = 5,
+    rate: Annotated[int, typer.Option(help="Messages a second, in batches.")] = 100_000,
+    seconds: Annotated[int, typer.Option(help="How long batches are sent.")] = 60,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value.")] = 100,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a chain of relays: what each adds to a delivery, takes of a processor, and whether it
+    keeps up. Exit code 1 if the last relay falls behind more and more.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("tiers"):
+        from weir_lab.bench.tiers import Settings, measure
+        from weir_lab.cli.measured import print_measured
+
+        settings = Settings(depth, rate, seconds, size, folder=folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("messages", rate * seconds) as show:
+        result = measure(settings, show)
+    bulk = result.bulk
+    if as_json:
+        print_measured("weir.bench.tiers/1", settings, msgspec.to_builtins(result))
+    else:
+        rows = (
+            ("core, by partition", result.core),
+            (f"relay {depth}, by partition", result.last),
+            ("core, in total order", result.total_core),
+            (f"relay {depth}, in total order", result.total_last),
+        )
+        print_table(
+            ("DELIVERED", "MESSAGES", "P50 MS", "P99 MS"),
+            [(name, one.messages, one.p50_ms, one.p99_ms) for name, one in rows],
+        )
+        print(
+            f"each hop adds {result.hop_added_p50_ms:.2f} ms at the median; {bulk.messages:,} "
+            f"messages at {bulk.messages_per_s:,.0f}/s took {bulk.cpu_us_per_batch_and_hop:,.0f} "
+            f"µs of a processor for each batch and hop; the last relay lacked {bulk.lag_half:,.0f} "
+            f"messages at first, {bulk.lag_end:,.0f} in the end"
+        )
+    if bulk.growing:
+        raise typer.Exit(1)
+
+
+@app.command()
 def codec(
     messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,
     size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,

@@ -94,6 +94,26 @@ MEASURED = (
         Goal("messages/s scanned, runs", "≥", 1_500_000),
     ),
     bench(
+        "tiers",
+        "Five relays, one below the other: single messages, then 100,000 messages a second in "
+        "batches for 60 s",
+        "tiers --depth 5",
+        {
+            "relays": Figure("depth"),
+            "ms that a hop adds, median": Figure("hop_added_p50_ms"),
+            "ms behind the confirm in total order, p99": Figure("behind_confirm_p99_ms"),
+            "messages/s": Figure("bulk.messages_per_s"),
+            "µs of a processor for a batch and hop": Figure("bulk.cpu_us_per_batch_and_hop"),
+            "messages that the last relay lacked, second quarter": Figure("bulk.lag_half"),
+            "messages that the last relay lacked, last quarter": Figure("bulk.lag_end"),
+            "fell behind more and more": Figure("bulk.growing"),
+        },
+        Goal("ms that a hop adds, median", "≤", 2),
+        Goal("messages/s", "≥", 99_000),
+        Goal("µs of a processor for a batch and hop", "≤", 60),
+        Goal("fell behind more and more", "=", 0),
+    ),
+    bench(
         "burst",
         "1,000 to 8,000 devices connect and send a message within a second, and each waits "
         "for its confirm",

@@ -41,12 +41,18 @@ class RelayFailed(WeirError):
 class RelayProcess:
     """A relay that is killed, paused and started again at its port."""
 
-    def __init__(self, core: str, folder: Path, port: int, number: int, tag: str) -> None:
-        """Prepare the relay of set `number`, whose one node has that number, too."""
+    def __init__(
+        self, core: str, folder: Path, port: int, number: int, tag: str = "", upper: str = ""
+    ) -> None:
+        """Prepare the relay of set `number`, whose one node has that number, too; it pulls from the
+        relay at `upper`, if one is given.
+        """
         options = ["--data", str(folder), "--port", str(port), "--until-eof"]
         options += ["--set", str(number), "--node", str(number)]
         if tag:
             options += ["--tags", tag]
+        if upper:
+            options += ["--upper", upper]
         self._command = python("weir.cli", "relay", core, *options)
         self._log = folder.with_suffix(".log")
         self.number = number
@@ -57,6 +63,12 @@ class RelayProcess:
     def url(self) -> str:
         """What `weir.connect` takes."""
         return f"weir://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The number of its process, which runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> None:
         """Return once it listens. Raises `RelayFailed`."""
@@ -72,8 +84,7 @@ class RelayProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to a relay that runs."""
-        assert self._process is not None
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once; one that is not there is ended."""
