@@ -243,7 +243,7 @@ def fleet_key(path: Path, *, make: bool) -> bytes:
     except ValueError:
         key = b""
     if len(key) != 32:
-        raise BadRequest(f"{path} holds no fleet key: 64 hex digits")
+        raise BadRequest(f"{path} holds no fleet key: name a file with 64 hex digits")
     return key
 
 
