@@ -81,11 +81,10 @@ def _connecting(url: str, timeout: float) -> Connecting:
     from weir.client.arguments import parse_url
     from weir.client.client import Connecting
     from weir.client.connection.credentials import find_credentials, split_user
-    from weir.client.connection.ticket_file import TicketFile, settings_folder
+    from weir.client.connection.ticket_file import ticket_file
     from weir.client.core.retries import Backoff
 
     places, user = split_user(url)
     hosts = parse_url(places)
-    store = TicketFile(settings_folder() / "tickets", user, hosts) if user else None
-    credentials = find_credentials(user, None, None, hosts, store)
+    credentials = find_credentials(user, None, None, hosts, ticket_file(user, hosts))
     return Connecting(hosts, "weir-cli", Backoff(), timeout, credentials)

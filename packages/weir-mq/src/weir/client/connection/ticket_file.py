@@ -90,3 +90,13 @@ class TicketFile:
             with suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
+
+
+def ticket_file(user: str, hosts: Sequence[tuple[str, int]]) -> TicketFile | None:
+    """Return where the ticket of a user lies; None for nobody, and for who has no home."""
+    if not user:
+        return None
+    try:
+        return TicketFile(settings_folder() / "tickets", user, hosts)
+    except RuntimeError:  # nobody knows where, as in a container with a user of its own
+        return None

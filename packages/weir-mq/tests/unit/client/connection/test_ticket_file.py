@@ -11,7 +11,7 @@ import pytest
 from weir import sync, testing
 from weir.access.login_tickets import TICKET_SECONDS, TicketIssuer
 from weir.cli.main import main
-from weir.client.connection.ticket_file import TicketFile
+from weir.client.connection.ticket_file import TicketFile, ticket_file
 
 HOSTS = [("a", 6800), ("b", 6800)]
 TICKET = TicketIssuer(bytes(32), 1).issue("user:default/ann#2", 1, 1_800_000_000, bytes(16))
@@ -84,6 +84,19 @@ def test_tickets_that_are_over_are_removed_when_another_comes(folder: Path) -> N
     TicketFile(folder, "ann", HOSTS, lambda: now * 1_000_000).write(TICKET)
     there = [bool(TicketFile(folder, user, HOSTS).read()) for user in ("old", "new", "ann")]
     assert there == [False, True, True]
+
+
+def test_who_has_no_home_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a number for its user."""
+    assert ticket_file("ann", HOSTS) is not None
+    assert ticket_file("", HOSTS) is None
+
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", none)
+    assert ticket_file("ann", HOSTS) is None
 
 
 @pytest.fixture
