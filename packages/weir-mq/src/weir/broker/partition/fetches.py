@@ -138,6 +138,10 @@ class Fetches:
             else:
                 self._parked.add(waiter)
 
+    def roster_grew(self) -> None:
+        """More partitions belong to the topic's order: answer all with nothing, which says so."""
+        self._answer_all()
+
     def expire(self) -> None:
         """Answer those whose time is up, with nothing."""
         for waiter in self._parked.ended(self._time.monotonic_ms()):
@@ -146,6 +150,9 @@ class Fetches:
     def drain(self) -> None:
         """Answer all with nothing, and let nobody wait any more: the node stops."""
         self._draining = True
+        self._answer_all()
+
+    def _answer_all(self) -> None:
         while self._parked:
             waiter = self._parked.pop()
             self._answer(waiter.caller, waiter.request, waiter.request.offset, ())

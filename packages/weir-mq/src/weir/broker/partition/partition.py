@@ -207,20 +207,9 @@ class MembershipProposals:
 class PartitionLeader:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = (
-        "_context",
-        "_group",
-        "_state",
-        "appender",
-        "consumers",
-        "device_batcher",
-        "membership",
-        "participant",
-        "produce",
-        "relays",
-        "stable_positions",
-        "stage_requests",
-    )
+    __slots__ = ("_context", "_group", "_state", "appender", "consumers", "device_batcher",
+                 "membership", "participant", "produce", "relays", "stable_positions",
+                 "stage_requests")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
@@ -653,20 +642,25 @@ class Partition:
             if self.leading is not None:
                 self.leading.stage_requests.applied(index, payload.staged, is_taken)
         elif (record := payload.control) is not None:
-            leading = self.leading
-            if leading is not None:
-                self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
-            if isinstance(record, ConsumerRecord):
-                consumers = leading.consumers if leading is not None else None
-                apply_to_clusters(index, record, state, consumers)
-            else:
-                apply_control(index, record, self.group, state, leading)
+            self._apply_control(index, record)
         elif self.leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
         behind = state.decided_offset if state.scatterings.batches else state.next_offset
         if behind > before and self.group.id in self._events.waiting:  # chunks are nobody's news
             self._messages_committed()
+
+    def _apply_control(self, index: int, record: ControlRecord) -> None:
+        state, leading = self.state, self.leading
+        if leading is not None:
+            self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
+        if isinstance(record, ConsumerRecord):
+            consumers = leading.consumers if leading is not None else None
+            apply_to_clusters(index, record, state, consumers)
+        else:
+            apply_control(index, record, self.group, state, leading)
+            if isinstance(record, PartitionJoined):
+                self.fetches.roster_grew()
 
     def durable(self, index: int) -> None:
         """See `Machine`: clients that need no more than that are confirmed."""
@@ -692,9 +686,8 @@ class Partition:
     def _lead_now(self) -> None:
         context = self.context
         self._events.leads_changed += 1
-        clock = HybridClock(max(self._fence, self.state.last_stamp), context.highest)
-        relays = RelayPulls(
-            self.group, self.state, context.reads, context.outbox, context.time, self
-        )
-        self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses, relays)
+        group, state = self.group, self.state
+        clock = HybridClock(max(self._fence, state.last_stamp), context.highest)
+        relays = RelayPulls(group, state, context.reads, context.outbox, context.time, self)
+        self.leading = PartitionLeader(group, state, clock, context, self._pauses, relays)
         self.begin_waiting()  # there may be something that an earlier leader left behind

@@ -168,7 +168,7 @@ class Pulling:
         self._puller = puller
         self.extending = self._extending(wanted.lease)
         self._withdrawing = PendingPulls(wanted.cluster, places)
-        self._polls = LongPolls()
+        self._polls = LongPolls[int]()
         self._opening = asyncio.Lock()
         self._is_open = False
 

@@ -44,34 +44,35 @@ FETCH_BYTES = 4 * MIB
 
 #: For so many seconds a broker may wait for the first message, and at most where none comes.
 LONG_POLL = 5.0
-LONGEST_POLL = 30.0
+LONGEST_POLL = 60.0
 #: After an answer with nothing in it, so that a broker that does not wait is not stormed.
 EMPTY_PAUSE = 0.01
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
-class LongPolls:
-    """For how many seconds a broker may wait with its answer, by partition: twice as long with each
-    answer that brings nothing. A thousand idle partitions cost as few requests as that.
+class LongPolls(Generic[K]):
+    """For how many seconds a broker may wait with its answer, by partition or shard: twice as long
+    with each answer that brings nothing. A thousand idle partitions cost as few requests as that.
     """
 
     __slots__ = ("_seconds",)
 
     def __init__(self) -> None:
         """Begin with short ones."""
-        self._seconds: dict[int, float] = {}
+        self._seconds: dict[K, float] = {}
 
-    def seconds(self, partition: int) -> float:
-        """Return for how long the next answer of a partition may be waited for."""
-        return self._seconds.get(partition, LONG_POLL)
+    def seconds(self, asked: K) -> float:
+        """Return for how long the next answer of a partition or shard may be waited for."""
+        return self._seconds.get(asked, LONG_POLL)
 
-    def answered(self, partition: int, is_empty: bool) -> None:
-        """An answer came, with messages or without."""
+    def answered(self, asked: K, is_empty: bool) -> None:
+        """An answer came, with messages or a mark, or without."""
         if is_empty:
-            self._seconds[partition] = min(2 * self.seconds(partition), LONGEST_POLL)
+            self._seconds[asked] = min(2 * self.seconds(asked), LONGEST_POLL)
         else:
-            self._seconds.pop(partition, None)
+            self._seconds.pop(asked, None)
 
 
 class Replicas:
@@ -265,7 +266,7 @@ class Fetcher:
         self._span = span
         self._max_bytes = max_bytes
         self._replicas = replicas
-        self._polls = LongPolls()
+        self._polls = LongPolls[int]()
 
     async def fetch(self, partition: int, position: int, end: int | None) -> Portion:
         """Return what lies at `position`, none of it at or behind `end`; nothing where none comes
@@ -281,8 +282,7 @@ class Fetcher:
             )
 
         delivered: list[Delivered] = []
-        # Partition 0 says how many partitions there are, and nobody waits long for that.
-        poll = self._polls.seconds(partition) if partition else LONG_POLL
+        poll = self._polls.seconds(partition)
 
         def check(fetched: m.Fetched) -> None:
             behind = _behind(fetched, end)

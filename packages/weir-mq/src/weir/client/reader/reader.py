@@ -31,6 +31,7 @@ from weir.client.reader.fetcher import (
     EMPTY_PAUSE,
     FetchBuffer,
     Fetcher,
+    LongPolls,
     Portion,
     ReadyBatches,
     Replicas,
@@ -64,8 +65,6 @@ HELD_BYTES = 64 * MIB
 _HELD_BYTES_MIN = 64 * 1024
 #: No question for barriers begins sooner after the last one, in seconds.
 ASK_EVERY = 0.005
-#: How long a broker may keep a request for the next mark while nothing is published.
-MARK_WAIT_MS = 5_000
 #: At so many shards a reader awaits marks at most.
 STANDING_MAX = 16
 #: After so many seconds a shard is asked again that could not be reached.
@@ -98,6 +97,7 @@ class _Subscription(msgspec.Struct):
     #: The shards at which one is awaited again and again, and at which one is awaited just now.
     places: dict[tuple[int, int], None] = msgspec.field(default_factory=dict)
     awaited: dict[tuple[int, int], None] = msgspec.field(default_factory=dict)
+    polls: LongPolls[tuple[int, int]] = msgspec.field(default_factory=LongPolls)
     #: How many partitions are known to have ended.
     ended: int = 0
     #: By partition, when something of it came.
@@ -353,7 +353,7 @@ class TotalOrder:
     async def _follow(self, partition: int) -> None:
         """Take mark after mark, but none while those who are waited for talk anyway."""
         loop = asyncio.get_running_loop()
-        place = self._barriers.place(partition)
+        place, polls = self._barriers.place(partition), self._subscription.polls
         while self._barriers.place(partition) == place:
             if (rest := self._quiet_in()) > 0:
                 await asyncio.sleep(rest)
@@ -361,7 +361,8 @@ class TotalOrder:
             began, marks, stamp = loop.time(), self._subscription.last, self._merge.highest
             self._subscription.awaited[place] = None
             try:
-                mark = await self._barriers.next_mark(marks.above, stamp, MARK_WAIT_MS, partition)
+                wait_ms = int(polls.seconds(place) * 1_000)
+                mark = await self._barriers.next_mark(marks.above, stamp, wait_ms, partition)
             except UnknownOpcode:
                 self._subscription.is_open = False  # an earlier release: barriers are asked for
                 break
@@ -370,6 +371,7 @@ class TotalOrder:
                 continue
             finally:
                 self._subscription.awaited.pop(place, None)
+            polls.answered(place, not mark.reached)
             if not await self._take_mark(mark, marks):
                 await asyncio.sleep(_AGAIN_AFTER)
             await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))

@@ -20,12 +20,12 @@ from weir.protocol.client import messages as m
 def test_a_poll_doubles_with_each_empty_answer_up_to_a_limit_and_begins_again_with_messages() -> (
     None
 ):
-    polls = LongPolls()
+    polls = LongPolls[int]()
     seen = []
-    for _ in range(4):
+    for _ in range(5):
         seen.append(polls.seconds(3))
         polls.answered(3, is_empty=True)
-    assert seen == [LONG_POLL, 2 * LONG_POLL, 4 * LONG_POLL, LONGEST_POLL]
+    assert seen == [LONG_POLL, 2 * LONG_POLL, 4 * LONG_POLL, 8 * LONG_POLL, LONGEST_POLL]
     assert polls.seconds(3) == LONGEST_POLL
     assert polls.seconds(4) == LONG_POLL, "each partition has its own"
     polls.answered(3, is_empty=False)
@@ -42,6 +42,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[type, int], list[int]]:
 
     def seen(frame: Any) -> Any:
         request = decode(frame)
+        if isinstance(request, m.AwaitMark):
+            found[m.AwaitMark, 1].append(request.wait_ms)
         if isinstance(request, m.Fetch | m.Pull):
             found[type(request), partition_of(request.address.group)].append(request.wait_ms)
         return request
@@ -56,9 +58,7 @@ async def _until(waits: dict[tuple[type, int], list[int]], kind: type, wait_ms: 
             await asyncio.sleep(0.005)
 
 
-def test_an_idle_reader_asks_partition_0_often_and_others_rarely(
-    waits: dict[tuple[type, int], list[int]],
-) -> None:
+def test_an_idle_reader_asks_rarely(waits: dict[tuple[type, int], list[int]]) -> None:
     async def run() -> None:
         async with testing.node() as node, weir.connect(node.url) as w:
             await w.create_topic("t", partitions=2)
@@ -68,7 +68,25 @@ def test_an_idle_reader_asks_partition_0_often_and_others_rarely(
                 await w.publish("t", b"x", partition=1)
                 assert (await coming).value == b"x"
         assert waits[m.Fetch, 1][:4] == [20, 40, 80, 100]
-        assert set(waits[m.Fetch, 0]) == {20}
+        assert waits[m.Fetch, 0][:4] == [20, 40, 80, 100]
+
+    asyncio.run(run())
+
+
+def test_an_idle_reader_in_total_order_awaits_marks_for_longer_and_longer(
+    waits: dict[tuple[type, int], list[int]],
+) -> None:
+    async def run() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w:
+            await w.create_topic("t", partitions=2, order="total")
+            async with w.reader("t", start="latest") as reader:
+                for _ in range(2):
+                    coming = asyncio.ensure_future(anext(aiter(reader)))
+                    await w.publish("t", b"x", partition=1)
+                    assert (await coming).value == b"x"
+                    waits[m.AwaitMark, 1].clear()
+                    await _until(waits, m.AwaitMark, 100)
+                    assert {20, 40, 80} & {*waits[m.AwaitMark, 1]}, "a mark begins anew"
 
     asyncio.run(run())
 
