@@ -58,25 +58,29 @@ def _holders(state: PartitionState) -> dict[int, set[str]]:
     return found
 
 
+class NextDeadline:
+    """When time may bring something to those who wait in a partition's clusters, as it was found
+    last: there may be many, and each pull asks.
+    """
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        """It is not known."""
+        #: In monotonic time, or earlier than that; 0: it is to be found.
+        self.ms = 0
+
+    def forget(self) -> None:
+        """Something has happened that may bring it forward."""
+        self.ms = 0
+
+
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = (
-        "_changing",
-        "_context",
-        "_draining",
-        "_gone",
-        "_limits",
-        "_members",
-        "_outbox",
-        "_paused",
-        "_promised",
-        "_queues",
-        "_sifting",
-        "begun",
-        "leases",
-        "pickers",
-    )  # fmt: skip
+    __slots__ = ("_changing", "_context", "_draining", "_gone", "_limits", "_members", "_outbox",
+                 "_paused", "_promised", "_queues", "_sifting", "begun", "leases", "next_deadline",
+                 "pickers")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, reads: Reads, outbox: Outbox,
@@ -107,16 +111,23 @@ class Grants:
         self._draining = False
         #: How many pulls wait again if nothing of what is being read for them is wanted.
         self._sifting = 0
+        self.next_deadline = NextDeadline()
 
     @property
     def due_ms(self) -> int | None:
         """See `_due_ms`; None if nobody waits."""
+        deadline = self.next_deadline
+        if deadline.ms and self._queues:
+            return deadline.ms
         if self._sifting or self.pickers.with_unwanted():
             return 0
-        state, queues, looks = self._context.state, self._queues, self.pickers.is_looking
-        return min(
-            (0 if looks(of) else _due_ms(queues[of], of, state) for of in queues), default=None
-        )
+        deadline.ms = min(map(self._due_ms_of, self._queues), default=0)
+        return deadline.ms if self._queues else None
+
+    def _due_ms_of(self, name: str) -> int:
+        if self.pickers.is_looking(name):
+            return 0
+        return _due_ms(self._queues[name], name, self._context.state)
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Put a pull in line, and grant what can be granted; one of no message is only told of it.
@@ -152,6 +163,9 @@ class Grants:
         waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX), now))
         self._serve(name, queue)
         self._end(name, queue, now)
+        deadline = self.next_deadline
+        if deadline.ms and name in self._queues:  # it concerns no other cluster
+            deadline.ms = 0 if tags else min(deadline.ms, self._due_ms_of(name))
 
     def withdraw(self, session: int, name: str) -> None:
         """Answer a peer's pulls that wait in a cluster with nothing; what is proposed comes."""
@@ -160,17 +174,20 @@ class Grants:
 
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
+        self.next_deadline.forget()
         for name, queue in list(self._queues.items()) if self._queues else ():
             self._serve(name, queue)
 
     def serve(self, name: str) -> None:
         """Something happened by which a cluster may be granted more."""
+        self.next_deadline.forget()
         if (queue := self._queues.get(name)) is not None:
             self._serve(name, queue)
             self._end(name, queue, self._context.time.monotonic_ms())
 
     def serve_all(self) -> None:
         """Grant again what expired; answer pulls whose time is up with nothing."""
+        self.next_deadline.forget()
         for name in list(self._queues):
             self.serve(name)
         for name in self.pickers.with_unwanted():
@@ -201,6 +218,7 @@ class Grants:
 
     def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
         """A grant is committed: its messages may leave, if an ack before it left any."""
+        self.next_deadline.forget()
         promise = self._promised.applied(index)
         if promise is None:
             return  # proposed by an earlier leader
@@ -287,6 +305,7 @@ class Grants:
 
     def _tell_unwanted(self, name: str) -> None:
         """Propose that messages without a tag of a cluster are done, unless that cannot be now."""
+        self.next_deadline.forget()
         picker = self.pickers[name]
         picker.unwanted.is_urgent = False
         if not picker.unwanted or name in self._changing or not self._context.group.accepts:
@@ -517,6 +536,7 @@ class Grants:
 
     def _put_back(self, name: str, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
+        self.next_deadline.forget()
         queue = self._queues.setdefault(name, PullQueue())
         if self._draining:
             self._answer_nothing(name, queue, [waiter])

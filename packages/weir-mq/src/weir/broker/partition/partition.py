@@ -654,6 +654,7 @@ class Partition:
         state, leading = self.state, self.leading
         if leading is not None:
             self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
+            leading.consumers.grants.next_deadline.forget()
         if isinstance(record, ConsumerRecord):
             consumers = leading.consumers if leading is not None else None
             apply_to_clusters(index, record, state, consumers)

@@ -386,3 +386,24 @@ def test_an_exact_ack_of_what_is_in_shreds_is_answered_in_one_frame(
     assert len(late) == 3
     assert late[-1][3] == AckOutcome.PARTLY
     assert {o for _, a, b, _ in late for o in range(a, b)} == set(range(8))
+
+
+def test_a_pull_finds_the_next_deadline_in_its_own_cluster_alone(rig: Any) -> None:
+    info = rig.topic(rig.connect())
+    address = info.addresses[0]
+    grants = rig.shard.topics.find(address.group).leading.consumers.grants
+
+    def pull(cluster: str, wait_ms: int) -> None:
+        rig.ask(1, m.Pull(address, cluster, 1, 1 << 20, wait_ms, LEASE_MS))
+
+    for number in range(5):
+        pull(f"crew{number}", 5_000)
+    now = rig.time.monotonic_ms()
+    assert grants.due_ms == now + 5_000
+    pull("late", 9_000)
+    assert grants.next_deadline.ms == now + 5_000
+    pull("soon", 100)
+    assert grants.next_deadline.ms == grants.due_ms == now + 100
+    pull("soon", 100)
+    rig.answer(1, rig.batch(info, rig.answer(1, m.OpenProducer()), 0, b"x"))
+    assert grants.due_ms == 0, "one waits on, until a lease ends"
