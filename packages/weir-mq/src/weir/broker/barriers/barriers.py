@@ -48,6 +48,11 @@ from weir.protocol.client.order import AskBarriers, AwaitMark, Barriers, OrderMa
 from weir.protocol.frame import ClientFrame
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)
+#: A shard that stamps nothing promises so far ahead of its clock where it was asked of late: those
+#: who ask next have that promise already.
+IDLE_AHEAD_MS = 250
+#: Without a stamp for so long it stamps nothing; and what was asked within as long was of late.
+IDLE_AFTER_MS = 1_000
 #: How long others wait at most before they tell what they know: who leads may change meanwhile.
 _WAIT_MS_MAX = 1_000
 #: An answer that has not come so long after it was due is lost.
@@ -88,7 +93,7 @@ class Promises:
         self._time = time
         #: What is to be promised next, and when the last question went out.
         self._next = 0
-        self._asked_ms = -PROMISE_EVERY_MS
+        self._asked_ms = -IDLE_AFTER_MS
         #: The highest fence that anybody asked for, when bounds were last looked at; and whether
         #: something waits for answers, or for a bound.
         self.wanted = 0
@@ -98,9 +103,15 @@ class Promises:
     def ask(self, stamp: int) -> None:
         """Promise that nothing is stamped at or below `stamp`, or the time if that is later, by any
         leader here from now on. What lies too far ahead is promised as far as a client may see.
+        Where nothing is stamped, and promises were asked for of late, the time is that of
+        `IDLE_AHEAD_MS` later, unless so much as was asked for is promised already.
         """
-        now = stamp_at(self._time.wall_ms())
-        self._next = max(now, min(stamp, now + _AHEAD), self._next)
+        wall_ms = self._time.wall_ms()
+        now = stamp_at(wall_ms)
+        wanted = max(now, min(stamp, now + _AHEAD))
+        if wanted > self._multi.fence_asked and self._is_idle(wall_ms):
+            wanted = max(wanted, stamp_at(wall_ms + IDLE_AHEAD_MS))
+        self._next = max(wanted, self._next)
         self._ask_next(now)
 
     @property
@@ -129,6 +140,12 @@ class Promises:
         if multi.fence_bound < self.wanted:
             self._raise_bound()
         self.is_pending = self._next > multi.fence_asked or wanted > multi.fence_bound
+
+    def _is_idle(self, wall_ms: int) -> bool:
+        """Return whether nobody here stamps, but is asked for promises again."""
+        if self._time.monotonic_ms() - self._asked_ms >= IDLE_AFTER_MS:
+            return False
+        return self._highest.stamp <= stamp_at(wall_ms - IDLE_AFTER_MS)
 
     def _raise_bound(self) -> None:
         bound = self._bound()

@@ -8,8 +8,8 @@ import pytest
 
 import weir_raft as raft
 from rigs.shards import link_of
-from weir.broker.barriers.barriers import Promises
-from weir.model.limits import PROMISE_EVERY_MS
+from weir.broker.barriers.barriers import IDLE_AFTER_MS, IDLE_AHEAD_MS, Promises
+from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS
 from weir.order.barrier import Bound
 from weir.order.clock import HighestStamp, HybridClock, stamp_at
 
@@ -37,8 +37,13 @@ def multi() -> raft.Multi:
 
 
 @pytest.fixture
-def promises(multi: raft.Multi, time: Any, logs: list[FakeLog]) -> Promises:
-    return Promises(multi, HighestStamp(), logs, time)
+def highest() -> HighestStamp:
+    return HighestStamp()
+
+
+@pytest.fixture
+def promises(multi: raft.Multi, highest: HighestStamp, time: Any, logs: list[FakeLog]) -> Promises:
+    return Promises(multi, highest, logs, time)
 
 
 def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
@@ -108,8 +113,9 @@ def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
 
 
 def test_those_who_ask_at_the_same_time_share_a_question(
-    promises: Promises, time: Any, multi: raft.Multi
+    promises: Promises, highest: HighestStamp, time: Any, multi: raft.Multi
 ) -> None:
+    HybridClock(0, highest).stamp(time.wall)
     multi.link_up(2)
     link_of(multi, 2).outward.lead(1, 1, 1)
     link_of(multi, 2).outward.silent = False
@@ -131,3 +137,56 @@ def test_asking_again_asks_for_more(
     asked = multi.fence_asked
     promises.ask_again()
     assert multi.fence_asked > asked, "so that whoever answered less looks at it again"
+
+
+def test_an_idle_shard_that_is_asked_of_late_has_promised_what_is_asked_for_next(
+    promises: Promises, highest: HighestStamp, time: Any, multi: raft.Multi
+) -> None:
+    promises.ask(0)
+    assert multi.fence_asked == stamp_at(time.wall), "nobody has asked before"
+    time.pass_ms(50)
+    promises.ask(stamp_at(time.wall))
+    assert multi.fence_asked == stamp_at(time.wall + IDLE_AHEAD_MS)
+    rounds = promises.rounds
+    for _ in range(IDLE_AHEAD_MS // 50):
+        time.pass_ms(50)
+        promises.ask(stamp_at(time.wall))
+    assert promises.rounds == rounds
+    time.pass_ms(50)
+    promises.ask(stamp_at(time.wall))
+    assert promises.rounds == rounds + 1
+    assert HybridClock(0, highest).stamp(time.wall) > stamp_at(time.wall + IDLE_AHEAD_MS)
+
+
+def test_who_is_asked_once_in_a_while_promises_the_time(
+    promises: Promises, time: Any, multi: raft.Multi
+) -> None:
+    for _ in range(3):
+        promises.ask(0)
+        assert multi.fence_asked == stamp_at(time.wall)
+        time.pass_ms(IDLE_AFTER_MS)
+
+
+def test_a_shard_that_stamps_promises_the_time(
+    promises: Promises, highest: HighestStamp, time: Any, multi: raft.Multi
+) -> None:
+    clock = HybridClock(0, highest)
+    for _ in range(10):
+        assert clock.stamp(time.wall) <= stamp_at(time.wall) + 1
+        time.pass_ms(IDLE_AFTER_MS // 2)
+        promises.ask(0)
+        assert multi.fence_asked == stamp_at(time.wall)
+    time.pass_ms(IDLE_AFTER_MS // 2 + 1)
+    promises.ask(0)
+    assert multi.fence_asked == stamp_at(time.wall + IDLE_AHEAD_MS), "it has stopped"
+
+
+def test_what_is_promised_ahead_grows_with_the_clock_alone(
+    promises: Promises, time: Any, multi: raft.Multi
+) -> None:
+    promises.ask(0)
+    for _ in range(5):
+        promises.ask(multi.fence_asked + 1)
+        assert multi.fence_asked <= stamp_at(time.wall + IDLE_AHEAD_MS) + 5
+    promises.ask(stamp_at(time.wall + 3_600_000))
+    assert multi.fence_asked == stamp_at(time.wall + MAX_AHEAD_MS)
