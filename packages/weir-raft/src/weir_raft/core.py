@@ -88,9 +88,8 @@ class Core:
     def queue_messages(self) -> None:
         """Let a leader put what members lack into the outbox: once for all that was proposed."""
         state = self.state
-        if isinstance(state, Leader) and state.has_to_send:
+        if isinstance(state, Leader):
             state.send()
-            state.begin_round()
 
     @property
     def has_news(self) -> bool:

@@ -125,17 +125,16 @@ class Leader:
             member.contact.heard_at = self._node_state.clock.now
         return member
 
-    @property
-    def has_to_send(self) -> bool:
-        """Whether send() or begin_round() may have something to do."""
-        return self._replication.dirty or bool(self._reads)
-
     def send(self) -> None:
-        """Put what members lack, as far as their windows allow, in line to be sent."""
+        """Put what members lack, as far as their windows allow, in line to be sent, and begin the
+        round that reads wait for.
+        """
         if self._replication.dirty:
             self._replication.send()
             now, config = self._node_state.clock.now, self._node_state.config
             self.deadline = min(self.deadline, now + config.heartbeat_ms // 2)
+        if self._reads:
+            self.begin_round()
 
     def has_quorum(self) -> bool:
         """Whether a majority was heard of within an election timeout. (§6.2)"""

@@ -246,23 +246,18 @@ class Node:
         """What ready() returns, or None if there is none: one call for each turn of a host."""
         core = self.core
         log, state = core.log, core.state
-        if isinstance(state, Leader) and state.members and state.has_to_send:
+        if isinstance(state, Leader) and state.members:
             state.send()
-            state.begin_round()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = log.take_unhanded() if log.handed < log.committed else ()
         entries = log.take_unstaged() if log.staged < log.last_index else ()
         self.touched = log.handed < log.committed and log.handed < log.durable
         pending = self._pending
         announces = isinstance(state, Leader) and not state.announced
-        if announces or pending.any:
-            if pending.snapshot is not None:
-                log.restored()
-            became_leader = core.take_leadership() if announces else None
-            return pending.hand_out(entries, committed, became_leader)
-        if not entries and not committed:
-            return None
-        return pending.hand_out_entries(entries, committed)
+        if pending.snapshot is not None:
+            log.restored()
+        became_leader = core.take_leadership() if announces else None
+        return pending.hand_out(entries, committed, became_leader)
 
     def persisted(self, ready_number: int) -> None:
         """Note that all this Ready asked to persist, hard state and entries, is durable.

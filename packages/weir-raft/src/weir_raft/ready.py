@@ -167,8 +167,17 @@ class Pending:
         entries: tuple[Entry, ...],
         committed: tuple[Entry, ...],
         became_leader: Leadership | None,
-    ) -> Ready:
-        """Return a Ready of all that waits, and of these entries."""
+    ) -> Ready | None:
+        """Return a Ready of all that waits, and of these entries; None if that is nothing."""
+        news = self.messages or self.hard_state or self.reads or self.snapshot or self.loads
+        if not (news or self.wants_snapshot or self.lost_leadership or became_leader):
+            if not entries and not committed:
+                return None
+            number = self._issued = self._issued + 1
+            if entries:
+                asked = number, None, entries[-1].index, False
+                self.asked.append(tuple.__new__(Asked, asked))  # in C, as the Ready below
+            return tuple.__new__(Ready, (number, None, entries, committed, *_NOTHING_ELSE))
         hard_state, self.hard_state = self.hard_state, None
         snapshot, self.snapshot = self.snapshot, None
         number = self._issued = self._issued + 1
@@ -195,14 +204,6 @@ class Pending:
         self.loads.clear()
         self.wants_snapshot.clear()
         return ready
-
-    def hand_out_entries(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
-        """Return a Ready of entries alone, as nearly all are, while nothing else waits."""
-        number = self._issued = self._issued + 1
-        if entries:
-            asked = number, None, entries[-1].index, False
-            self.asked.append(tuple.__new__(Asked, asked))  # in C, as the Ready below
-        return tuple.__new__(Ready, (number, None, entries, committed, *_NOTHING_ELSE))
 
     def acknowledge(self, number: int) -> Asked | None:
         """Return what a Ready asked to persist, if it did; OutOfOrder as in Node.persisted."""

@@ -136,8 +136,11 @@ class Services(msgspec.Struct, frozen=True):
         confirmations = self.confirmations
         if confirmations.committed or confirmations.waiting:
             confirmations.proceed()
-        if self.auditor.has_work:
-            self.auditor.proceed()
+        auditor, registry = self.auditor, self.auditor.changes.registry
+        is_answered = auditor.topic.answers or auditor.topic.own_answers
+        is_audited = registry.ready and registry.catalog.is_audited
+        if is_answered or (is_audited and auditor.changes.has_work):
+            auditor.proceed()
 
 
 class Components(NamedTuple):

@@ -62,7 +62,7 @@ class Reassembler:
     `RemoteProtocolError` for one that is not allowed, and the stream is dead after that.
     """
 
-    __slots__ = ("_frame", "_header_size", "_size", "_size_of", "_start")
+    __slots__ = ("_frame", "_header_size", "_size", "_size_of", "_start", "pending")
 
     def __init__(self, header_size: int, size_of: Callable[[memoryview, int], int]) -> None:
         """Start at the beginning of a frame."""
@@ -71,11 +71,8 @@ class Reassembler:
         self._start = b""  # fewer bytes than a header
         self._frame: bytearray | None = None  # a frame that spans reads, as far as it has come
         self._size = 0
-
-    @property
-    def pending(self) -> int:
-        """Bytes held for the frame under way: those that have come, not those it speaks of."""
-        return len(self._start) if self._frame is None else len(self._frame)
+        #: Bytes held for the frame under way: those that have come, not those it speaks of.
+        self.pending = 0
 
     @property
     def claimed(self) -> int:
@@ -95,7 +92,7 @@ class Reassembler:
             at = self._top_up(view, frames)
         elif self._start:
             view = memoryview(self._start + data)
-            self._start = b""
+            self._start, self.pending = b"", 0
         end, header_size, size_of = len(view), self._header_size, self._size_of
         while end - at >= header_size:
             size = size_of(view, at)
@@ -104,11 +101,13 @@ class Reassembler:
             if size > end - at:
                 # It grows with what comes: a peer that only speaks of a large frame costs nothing.
                 self._frame, self._size = bytearray(view[at:]), size
+                self.pending = end - at
                 return frames
             frames.append(compact(view[at : at + size], end))
             at += size
         if at < end:
             self._start = bytes(view[at:])
+            self.pending = end - at
         return frames
 
     def _top_up(self, view: memoryview, frames: list[memoryview]) -> int:
@@ -116,9 +115,10 @@ class Reassembler:
         assert frame is not None
         step = min(self._size - len(frame), len(view))
         frame += view[:step]
-        if len(frame) == self._size:
+        self.pending = len(frame)
+        if self.pending == self._size:
             frames.append(memoryview(frame))
-            self._frame = None
+            self._frame, self.pending = None, 0
         return step
 
 

@@ -232,16 +232,13 @@ class Greeting:
 class LinkStream:
     """Frames of a lane that is no trunk, either side."""
 
-    __slots__ = ("_reassembler",)
+    __slots__ = ("_reassembler", "pending")
 
     def __init__(self) -> None:
         """Start behind the greetings."""
         self._reassembler = Reassembler(LINK_HEADER.size, _size)
-
-    @property
-    def pending(self) -> int:
-        """Bytes held for a frame that is not whole yet."""
-        return self._reassembler.pending
+        #: Bytes held for a frame that is not whole yet.
+        self.pending = 0
 
     def receive(self, data: bytes) -> Sequence[LinkFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
@@ -249,6 +246,7 @@ class LinkStream:
         for view in self._reassembler.receive(data):
             kind, _, group = LINK_HEADER.unpack_from(view)
             found.append(LinkFrame(kind, group, view[_HEADER_SIZE:]))
+        self.pending = self._reassembler.pending
         return found
 
 

@@ -39,6 +39,8 @@ _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
 _BEGUN_PARTS = 32
 #: Frames that no group gives to the log.
 _OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
+#: Those of which not all that can be written is right; of the others, what has the right size.
+_CHECKED_KINDS = (*_OWN_KINDS, Kind.HARD_STATE)
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -216,7 +218,9 @@ class Log:
         size, kind = record.size, record.kind
         groups = self.groups
         index = groups.index.get(record.group)
-        _check(record, self.settings.entry_bytes_max)
+        is_plain = 0 < size <= self.settings.entry_bytes_max and kind not in _CHECKED_KINDS
+        if not is_plain or size != sum(map(len, record.payload)):
+            _check(record, self.settings.entry_bytes_max)
         supersedes = index is not None and index.check(record.index)
         if index is None and groups.is_gone(record.group):
             # So that a start knows it too, whatever the checkpoint that it finds says of the group.
@@ -350,7 +354,11 @@ class Log:
         self.frames += 1
         staged = self.staged or self._stage()
         pad = padding(size) if size & 7 else b""
-        position = self._place(staged, FRAME_HEADER_SIZE + size + len(pad))
+        room = FRAME_HEADER_SIZE + size + len(pad)
+        if self.tail + room > self._active.limit:
+            self._roll(staged)
+        position = self.tail
+        self.tail = position + room
         staged.buffers.append(
             pack(
                 self._active.generation, position, record.kind, record.payload, size,

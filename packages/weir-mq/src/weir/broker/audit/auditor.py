@@ -107,13 +107,13 @@ class ChangePublisher:
     """Publishes the trail of changes, while the registry is led here."""
 
     __slots__ = ("_again_ms", "_asked", "_first", "_moved_ms", "_next", "_producer", "_published",
-                 "_registry", "_since_ms", "_step", "_step_ms", "_time", "_told", "_topic",
+                 "_since_ms", "_step", "_step_ms", "_time", "_told", "_topic", "registry",
                  "why")  # fmt: skip
 
     def __init__(self, topic: AuditTopic, registry: Registry, time: Time) -> None:
         """Send what `registry` knows to `topic`."""
         self._topic = topic
-        self._registry = registry
+        self.registry = registry
         self._time = time
         #: By number what was sent and is not answered: the sequence behind it.
         self._asked: dict[int, int] = {}
@@ -131,10 +131,8 @@ class ChangePublisher:
 
     @property
     def has_work(self) -> bool:
-        """Whether `proceed` may find something to do."""
-        registry, trail = self._registry, self._registry.catalog.audit
-        if not (registry.ready and registry.catalog.is_audited):
-            return False
+        """Whether `proceed` may find something to do, where the registry is led, and audited."""
+        trail = self.registry.catalog.audit
         if self._missing != self._step:
             return True
         if not (len(trail) and trail.producer) or self._time.monotonic_ms() < self._again_ms:
@@ -146,13 +144,13 @@ class ChangePublisher:
     @property
     def stalled_ms(self) -> int:
         """For how long the oldest change has waited, where the registry is led; 0 if none does."""
-        if not (self._registry.ready and len(self._registry.catalog.audit)):
+        if not (self.registry.ready and len(self.registry.catalog.audit)):
             return 0
         return self._time.monotonic_ms() - self._since_ms
 
     def proceed(self) -> None:
         """Let there be what is missing, and send what was not sent."""
-        registry, now = self._registry, self._time.monotonic_ms()
+        registry, now = self.registry, self._time.monotonic_ms()
         trail = registry.catalog.audit
         if not registry.ready:
             self._producer, self._since_ms = 0, now
@@ -183,7 +181,7 @@ class ChangePublisher:
         self.proceed()
         self._tell()
         stalled = self.stalled_ms >= _STALLED_MS
-        self._registry.administration.audit.closed_by = (self.why or _SILENT) if stalled else ""
+        self.registry.administration.audit.closed_by = (self.why or _SILENT) if stalled else ""
 
     def answered(self, number: int, reply: Reply) -> None:
         """Take the answer to a change, if it is one."""
@@ -200,7 +198,7 @@ class ChangePublisher:
         self._send_again(reply.message if isinstance(reply, Refusal) else _SILENT)
         if isinstance(reply, Refusal) and reply.code == ProducerExpired.code:
             try:
-                self._registry.open_audit(expired)
+                self.registry.open_audit(expired)
             except Refused as error:
                 self.why = str(error)
 
@@ -209,14 +207,14 @@ class ChangePublisher:
     @property
     def _missing(self) -> str:
         """What an audited set does not have yet, and needs; "" if it has all."""
-        catalog = self._registry.catalog
+        catalog = self.registry.catalog
         if catalog.audit_topic is None:
             return "the topic"
         return "its producer" if len(catalog.audit) and not catalog.audit.producer else ""
 
     def _supply(self, now: int) -> None:
         """Propose what is missing, now and then."""
-        registry = self._registry
+        registry = self.registry
         if not registry.catalog.is_audited:
             return
         missing = self._missing
@@ -247,12 +245,12 @@ class ChangePublisher:
     def _tell(self) -> None:
         """Let an entry say what the topic has: now and then, and once it has all that was sent."""
         producer, published = self._producer, self._published
-        if not (self._registry.ready and producer == self._registry.catalog.audit.producer):
+        if not (self.registry.ready and producer == self.registry.catalog.audit.producer):
             return
         if published <= self._told or (self._asked and published - self._told < _CHANGES_AT_ONCE):
             return
         try:
-            self._registry.propose(AuditPublished(producer, published))
+            self.registry.propose(AuditPublished(producer, published))
         except Refused as error:
             self.why = str(error)  # it is said again with the next tick
         else:
@@ -347,27 +345,21 @@ class EventPublisher:
 class Auditor:
     """What a shard does for the audit topic."""
 
-    __slots__ = ("_has_stopped", "_is_alone", "_stopped_ms", "_stops", "_time", "_topic", "changes",
-                 "events")  # fmt: skip
+    __slots__ = ("_has_stopped", "_is_alone", "_stopped_ms", "_stops", "_time", "changes", "events",
+                 "topic")  # fmt: skip
 
     def __init__(
         self, topic: AuditTopic, changes: ChangePublisher, events: EventPublisher, time: Time,
         is_alone: bool,
     ) -> None:  # fmt: skip
         """Hand the answers of `topic` to both; `is_alone` on a node that has no other shard."""
-        self._topic = topic
+        self.topic = topic
         self._time = time
         self._is_alone = is_alone
         self._stopped_ms = 0
         self._stops = self._has_stopped = False
         self.changes = changes
         self.events = events
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `proceed` may find something to do."""
-        topic = self._topic
-        return bool(topic.answers or topic.own_answers) or self.changes.has_work
 
     def stop(self) -> None:
         """Publish what was seen last, until `has_stopped`."""
@@ -380,7 +372,7 @@ class Auditor:
         if not self._has_stopped:
             since_ms = self._time.monotonic_ms() - self._stopped_ms
             waits_for_others = (
-                not self._is_alone and since_ms < _LAST_OF_OTHERS_MS and self._topic.is_led_here
+                not self._is_alone and since_ms < _LAST_OF_OTHERS_MS and self.topic.is_led_here
             )
             is_done = self.events.is_published and not waits_for_others
             self._has_stopped = is_done or since_ms >= _LAST_MS
@@ -388,7 +380,7 @@ class Auditor:
 
     def proceed(self) -> None:
         """Take answers, and publish changes."""
-        for number, reply in self._topic.take_answers():
+        for number, reply in self.topic.take_answers():
             self.changes.answered(number, reply)
             self.events.answered(number, reply)
             if self._stops:

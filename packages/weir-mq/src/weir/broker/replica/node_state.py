@@ -38,7 +38,7 @@ _SET_MS = 100
 class PeerLinks:
     """The links of one shard to shards of other nodes, by place."""
 
-    __slots__ = ("_layout", "_node", "_places", "_shards", "up")
+    __slots__ = ("_layout", "_node", "_shards", "places", "up")
 
     def __init__(self, node: int, layout: Layout) -> None:
         """Be on `node`, whose groups lie as `layout` says; no link is up yet."""
@@ -46,8 +46,9 @@ class PeerLinks:
         self._layout = layout
         #: By node, how many shards it said it runs.
         self._shards: dict[int, int] = {}
-        #: By group and voter, the place of a replica: each message asks for one.
-        self._places: dict[tuple[int, int], int] = {}
+        #: By group and voter, the place of a replica, as far as `place_of` was asked: each message
+        #: goes to one.
+        self.places: dict[tuple[int, int], int] = {}
         #: The places that can be sent to.
         self.up: set[int] = set()
 
@@ -56,7 +57,7 @@ class PeerLinks:
         self.up.add(place)
         if self._shards.get(place_node(place)) != shards:
             self._shards[place_node(place)] = shards
-            self._places.clear()
+            self.places.clear()
 
     def closed(self, place: int) -> None:
         """The link to a place broke."""
@@ -64,14 +65,14 @@ class PeerLinks:
 
     def place_of(self, group: int, voter: int) -> int:
         """Return the place of a group's replica."""
-        place = self._places.get((group, voter))
+        place = self.places.get((group, voter))
         if place is None:
             node = node_of(voter)
             shards = self._shards.get(node, self._layout.shards)
             place = place_of(node, self._layout.log_of(group) % shards)
-            if len(self._places) >= _PLACES_MAX:
-                self._places.clear()
-            self._places[group, voter] = place
+            if len(self.places) >= _PLACES_MAX:
+                self.places.clear()
+            self.places[group, voter] = place
         return place
 
     def places_of(self, group: int) -> list[int]:

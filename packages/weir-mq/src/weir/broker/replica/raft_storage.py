@@ -270,12 +270,6 @@ def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
     it durable carries its `Token`.
     """
     token = Token(group, node, ready.number)
-    if ready.hard_state is None and ready.snapshot is None:
-        *most, last = ready.entries
-        for entry in most:
-            log.append(_record(group, entry))
-        log.append(_record(group, last), token)
-        return
     records = [] if ready.hard_state is None else [_voted(group, ready.hard_state, node.fence)]
     if (snapshot := ready.snapshot) is not None:
         for record in records:
@@ -284,7 +278,20 @@ def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
         data = pack_installed(snapshot)
         log.install(group, *at, *base, data, None if ready.entries else token)
         records = []
-    records += [_record(group, entry) for entry in ready.entries]
+    for entry in ready.entries:
+        payload = entry.data if isinstance(entry.data, Payload) else stored_in(entry)
+        batches = payload.batches
+        first, behind, stamp = -1, -1, -1
+        if batches:
+            last = batches[-1]
+            first, behind, stamp = batches[0].offset, last.next_offset, last.stamp
+        tags = batches[0].tags if len(batches) == 1 else united([one.tags for one in batches])
+        records.append(
+            Record(
+                group, entry.term, entry.index, payload.kind, payload.buffers, payload.size,
+                first, behind, stamp, tags,
+            )
+        )  # fmt: skip
     for record in records[:-1]:
         log.append(record)
     if records:
@@ -294,21 +301,3 @@ def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
 def _voted(group: int, state: raft.HardState, fence: int) -> Record:
     data = HardState(state.term, state.vote, fence).pack()
     return Record(group, state.term, 0, Kind.HARD_STATE, (data,), len(data))
-
-
-def _record(group: int, entry: raft.Entry) -> Record:
-    data = entry.data
-    payload = data if isinstance(data, Payload) else stored_in(entry)
-    batches = payload.batches
-    return Record(
-        group,
-        entry.term,
-        entry.index,
-        payload.kind,
-        payload.buffers,
-        payload.size,
-        batches[0].offset if batches else -1,
-        batches[-1].next_offset if batches else -1,
-        batches[-1].stamp if batches else -1,
-        batches[0].tags if len(batches) == 1 else united([batch.tags for batch in batches]),
-    )

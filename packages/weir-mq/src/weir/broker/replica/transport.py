@@ -242,9 +242,10 @@ class Peers:
 
     def send(self, group: int, messages: Sequence[raft.Message]) -> None:
         """Send messages to the replicas that they name."""
+        links = self._links
         for message in messages:
-            place = self._links.place_of(group, message.to)
-            if place in self._links.up:
+            place = links.places.get((group, message.to)) or links.place_of(group, message.to)
+            if place in links.up:
                 quick = not isinstance(message, _LARGE)
                 effect = SendToPeer(place, quick, pack(group, message))
                 self._outbox.effects.append(effect)  # no peer's welcome waits for this
