@@ -28,6 +28,7 @@ def database() -> None:
         assert done.returncode == 0, done.stderr.decode(errors="replace")
 
 
+@pytest.mark.slow  # `make proof` measures it; what locks are promised test_dormitory.py shows
 @pytest.mark.timeout(INSTALL_SECONDS + 300)
 @pytest.mark.usefixtures("database")
 def test_every_record_is_answered_and_has_a_row_with_weir_and_without() -> None:

@@ -40,6 +40,7 @@ class Parts:
         return combined(batches)
 
 
+@pytest.mark.slow  # `make proof` measures it, and queries that follow are measured below
 def test_both_sources_read_every_row(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     settings = Settings(messages=3_001, partitions=2, rounds=1, typed=0, written=901, following=FEW)
