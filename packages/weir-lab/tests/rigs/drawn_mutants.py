@@ -40,6 +40,22 @@ def cases(mutants: Sequence[Mutant], count: int) -> list[Any]:
     ]
 
 
+def seeds_of(count: int, *failed: Any) -> list[Any]:
+    """Return a case for each seed that once failed: `count` are drawn, and the others are slow.
+
+    Each is another run with every change of the code, as good as any other, and `make test` plays
+    hundreds that nobody chose. A seed with its shape is a tuple.
+    """
+    chosen = drawn([repr(one) for one in failed], count)
+    return [
+        pytest.param(
+            *(one if isinstance(one, tuple) else (one,)),
+            marks=[] if repr(one) in chosen else [pytest.mark.slow],
+        )
+        for one in failed
+    ]
+
+
 def drawn(names: Sequence[str], count: int) -> list[str]:
     """Return `count` of these names, as the bytes of weir's modules draw them."""
 

@@ -15,7 +15,7 @@ import pytest
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import ENDING, NODE, NODE_SHIPPED, SET
 
-SEEDS = int(os.environ.get("WEIR_CLIENT_SEEDS", "4"))
+SEEDS = int(os.environ.get("WEIR_CLIENT_SEEDS", "2"))
 #: Clients with large values, delays, devices and an operator beside them.
 NODE_BESIDE = replace(NODE, shipped=(True,))
 SET_SHIPPED = replace(SET, shipped=(True,))
