@@ -86,6 +86,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Follow: st.builds(m.Follow, NATURAL),
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
+    a.TraceMessage: st.builds(a.TraceMessage, ADDRESS, NATURAL),
     m.ResolveCut: st.builds(
         m.ResolveCut,
         st.lists(TEXT, min_size=1, max_size=3),
@@ -366,6 +367,20 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     w.AccessReached: (opcode_of(w.ReachAccess), st.builds(w.AccessReached, NATURAL)),
     m.RegistryReached: (opcode_of(m.ReachRegistry), st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (opcode_of(m.OpenProducer), st.builds(m.ProducerGrant, NATURAL, EPOCH)),
+    a.TracedMessage: (
+        opcode_of(a.TraceMessage),
+        st.builds(
+            a.TracedMessage,
+            st.integers(0, 255),
+            *[NATURAL] * 5,
+            st.lists(
+                st.builds(
+                    a.ClusterTrace, TEXT, st.integers(0, 255), NATURAL, NATURAL, TEXT, TEXT, NATURAL
+                ),
+                max_size=3,
+            ),
+        ),
+    ),
     m.PositionsReply: (
         opcode_of(m.Positions),
         st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
