@@ -261,6 +261,9 @@ def _coverage(topology: Topology) -> Iterator[Problem]:
 def _lacked(upper: SetRow, one: SetRow) -> Iterator[str]:
     """Yield in words what a set holds and an upper of it does not."""
     if upper.tags is None:
+        for row in one.tags or ():
+            if upper.tags_of(row.topic) is None:
+                yield f"topic {row.topic}"
         return
     if one.tags is None:
         yield "topics that it does not name, and this set has all"

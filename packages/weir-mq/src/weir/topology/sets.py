@@ -26,6 +26,7 @@ from weir.model.limits import (
     TAGS_PER_BATCH_MAX,
     TIER_LEVEL_MAX,
 )
+from weir.model.topic import RESERVED_NAMESPACE
 
 Tier = Literal["core", "tandem", "access"]
 SetId = Annotated[int, Meta(ge=0, le=SET_ID_MAX)]
@@ -75,7 +76,8 @@ class Caps(msgspec.Struct, frozen=True, array_like=True):
 
 class SetRow(msgspec.Struct, frozen=True, array_like=True):
     """A BrokerSet. `level` is 0 in the core and rises from tier to tier; `tags` of None are all
-    topics; `upper` are the ids of the sets that it pulls from, the preferred one first.
+    topics but those of the brokers; `upper` are the ids of the sets that it pulls from, the
+    preferred one first.
     """
 
     id: SetId
@@ -90,9 +92,12 @@ class SetRow(msgspec.Struct, frozen=True, array_like=True):
     upper: Annotated[tuple[SetId, ...], Meta(max_length=SET_UPPERS_MAX)] = ()
 
     def tags_of(self, topic: str) -> TopicTags | None:
-        """Return what it holds of a topic; None if nothing."""
+        """Return what it holds of a topic; None if nothing. Outside the core, a topic of the
+        reserved namespace is held only where it is named.
+        """
         if self.tags is None:
-            return TopicTags(topic)
+            is_left_out = self.tier != "core" and topic.startswith(f"{RESERVED_NAMESPACE}/")
+            return None if is_left_out else TopicTags(topic)
         return next((one for one in self.tags if one.topic == topic), None)
 
 

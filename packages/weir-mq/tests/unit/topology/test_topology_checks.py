@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from rigs.topologies import COMPANY, TAGS, TOPICS, row, topologies, trees
 from weir.topology.checks import check, losses
 from weir.topology.file import read
-from weir.topology.sets import SetRow, Topology
+from weir.topology.sets import SetRow, TopicTags, Topology
 
 
 def is_acyclic(topology: Topology) -> bool:
@@ -44,6 +44,19 @@ def test_what_passes_is_a_tree_whose_uppers_hold_all_that_is_pulled(topology: To
             messages = product((*TOPICS, "default/other"), (*TAGS, "other"))
             is_sound &= all(holds(upper, *m) for m in messages if holds(one, *m))
     assert (check(topology) == []) == is_sound
+
+
+def test_a_set_of_all_topics_holds_none_of_the_brokers() -> None:
+    core, every = row(0), row(1, "tandem", (0,), 1)
+    audit = (TopicTags("_weir/audit"), TopicTags("_weirs/a"))
+    below = msgspec.structs.replace(row(2, "access", (1,), 2), tags=audit)
+    assert [one.tags_of("_weir/audit") is not None for one in (core, every, below)] == [
+        True, False, True,
+    ]  # fmt: skip
+    (problem,) = check(Topology(0, (core, every, below)))
+    assert "its upper set1 lacks topic _weir/audit" in problem.text
+    named = msgspec.structs.replace(every, tags=audit)
+    assert not check(Topology(0, (core, named, below)))
 
 
 def test_each_upper_holds_what_is_pulled_and_not_the_preferred_one_alone() -> None:

@@ -385,23 +385,26 @@ class Authorizer:
                 for name in request.topics:
                     yield _with(self._named(name), rights)
             case _ if hasattr(request, "address"):
-                yield self._of_partition(request, rights)
+                yield from self._of_partition(request, rights)
             case _ if hasattr(request, "topic"):
                 topic = self._by_id(request.topic)
                 yield _with(topic, rights, "", topic.id)
             case _:
                 yield _with(self._named(request.name), rights)
 
-    def _of_partition(self, request: Any, rights: tuple[Right, ...]) -> _Need:
-        """Return what a request about a partition needs: a relay of the topology the right to pull
-        as its set, and another one that to read the topic.
+    def _of_partition(self, request: Any, rights: tuple[Right, ...]) -> Iterator[_Need]:
+        """Yield what a request about a partition needs: a relay of the topology the right to pull
+        as its set, and another one that to read the topic. A topic of the brokers needs both.
         """
         topic = self._by_id(topic_of(request.address.group))
         if type(request) is not AskRelay:
-            return _with(topic, rights, getattr(request, "cluster", ""), topic.id)
-        if named := self._set_of(request):
-            return _Need([Asked("pull", "set", named)], _full(topic), topic.id)
-        return _with(topic, rights[:1], "", topic.id)
+            yield _with(topic, rights, getattr(request, "cluster", ""), topic.id)
+            return
+        named = self._set_of(request)
+        if not named or topic.namespace == RESERVED_NAMESPACE:
+            yield _with(topic, rights[:1], "", topic.id)
+        if named:
+            yield _Need([Asked("pull", "set", named)], _full(topic), topic.id)
 
     def _set_of(self, request: AskRelay) -> str:
         """Return the name of the tandem or access set that a relay says it is of; empty if the

@@ -36,6 +36,7 @@ class AskRelay(ControlRequest, frozen=True, array_like=True):
     committed and decided is told. Where a topology is applied, the node must be in one of its
     tandem or access sets, and may ask for the tags that the topology gives to that set. Then the
     right to pull as that set is needed, and none to the topic: it gives these tags and no others.
+    A topic of namespace `_weir` must be named there, and needs the right to read it as well.
     """
 
     declaration = Declaration(

@@ -384,6 +384,37 @@ def test_a_relay_pulls_what_its_set_has_as_who_may_pull_for_it(
     assert not asks(2), "its set has another name"
 
 
+def test_the_right_to_pull_as_a_set_gives_no_topic_of_the_brokers(rig: Any, info: Any) -> None:
+    """Neither what lies there, nor what is kept of it: that needs the right to read as well."""
+    audit = rig.topic(1, "_weir/audit")
+    catalog = catalog_of(rig.shard)
+    named = msgspec.structs.replace(SETS.sets[1], tags=(TopicTags("_weir/audit"),))
+    catalog.topology.apply(TopologyApplied(1, Topology(1, (row(1), named, SETS.sets[2]))))
+    close_access([rig.shard])
+    pulls = [rule("pull", "set", name) for name in ("set5", "set6")]
+    reads, every = (rule("read", "topic", "_weir/audit"), rule("read", "topic", "", True))
+    users = {"near": pulls, "far": [*pulls, every], "auditor": [reads], "both": [*pulls, reads]}
+    for session, (user, rules) in enumerate(users.items(), start=2):
+        rig.connect(session, hello=False)
+        be(rig.shard, session, give(catalog.access, user, *rules))
+        assert isinstance(rig.answer(session, m.Hello("test")), m.Welcome)
+    group = audit.addresses[0].group
+    for one in named, SETS.sets[2]:
+        me = SYSTEM, one.id, one.nodes[0].number, topic_of(group), partition_of(group)
+        questions = (
+            pull(audit, -1, brokerset=one.id, node=me[2]),
+            pull(audit, brokerset=one.id, node=me[2]),
+            AskFilter(*me, 0, None),
+            SayHold(*me, 0, 0),
+        )
+        for question in questions:
+            may = [allowed(rig, at, request(audit, question)) for at in (2, 3, 4, 5)]
+            # Set 6 has all topics, and so none of the brokers.
+            assert may == [False, False, False, one is named], (one.name, question)
+    other = pull(info, brokerset=6, node=SETS.sets[2].nodes[0].number)
+    assert allowed(rig, 2, request(info, other))
+
+
 def test_who_waits_is_refused_when_another_node_leads(rig: Any, info: Any) -> None:
     asked = rig.ask(1, request(info, pull(info, 17)))
     _, partition = rig.shard.topics.partition(info.addresses[0].group)
