@@ -464,6 +464,22 @@ OF_QUOTAS = (
         f"{_WAITING}::test_peers_that_pipeline_have_even_shares",
     ),
     Bug(
+        "the-first-in-line-is-always-the-last",
+        "Who got nothing in its turn is the first of the next pass.",
+        "weir.broker.quotas.waiting",
+        "is_last = bool(first) and first[0][1].was_served",
+        "is_last = bool(first)",
+        f"{_WAITING}::test_the_first_in_line_is_served_before_large_requests",
+    ),
+    Bug(
+        "the-first-in-line-is-always-the-first",
+        "Peers that pipeline their requests go round by turns.",
+        "weir.broker.quotas.waiting",
+        "is_last = bool(first) and first[0][1].was_served",
+        "is_last = False",
+        f"{_WAITING}::test_peers_that_pipeline_have_even_shares",
+    ),
+    Bug(
         "what-ends-waits-in-the-accounts",
         "Who goes gives its share of the memory back.",
         "weir.broker.quotas.meter",

@@ -273,7 +273,9 @@ class Meter:
             self._held[number] = held
             return held
         place = self._turns.next_place()
-        held = self._held[number] = Held(accounts, place, now_ms, brought, now_ms, now_ms)
+        held = self._held[number] = Held(
+            accounts, place, now_ms, brought, now_ms, now_ms, was_served=turn is not None
+        )
         for account in accounts:
             self._count(account)
         self._tell(number, held)

@@ -33,6 +33,8 @@ class Held(msgspec.Struct):
     #: From when on its waiting is not counted yet, in the metrics.
     uncounted_ms: int
     is_parked: bool = False
+    #: Whether it waits for what its last turn left.
+    was_served: bool = False
     #: The bytes that are parked, and the accounts whose share of memory they take.
     parked_bytes: int = 0
     parked_for: tuple[Account, ...] = ()
@@ -96,11 +98,14 @@ class Turns:
         return next(self._places)
 
     def begin(self, let_go: Sequence[tuple[int, Held]]) -> Iterator[int]:
-        """Promise each of these peers what it brought, and yield them in the order of their turns.
-        Who is served first may get more, and who is last what the others leave: so the first one of
-        a pass is the last one of the next.
+        """Promise each of these peers what it brought, and yield them in the order of their turns,
+        which is that of the line: the first request of a turn may take what the others were
+        promised, and the first in line must not find it gone. Only if it was served in its last
+        turn is it the last one of this pass, and gets what the others leave.
         """
-        for number, held in (*let_go[1:], *let_go[:1]):
+        first, others = let_go[:1], let_go[1:]
+        is_last = bool(first) and first[0][1].was_served
+        for number, held in (*others, *first) if is_last else let_go:
             for account in held.accounts:
                 account.promise(held.brought, 1)
             self._by_session[number] = Turn(held, held.accounts, held.brought)

@@ -61,8 +61,8 @@ def test_a_large_request_does_not_take_what_others_were_promised(tenants: Tenant
     tenants.limit(bytes_in=100_000)
     first, other, large = tenants.session(10), tenants.session(11), tenants.session(12)
     tenants.pipeline(first, 14_000, 10_000)
-    tenants.pipeline(other, 20, 20)
     tenants.pipeline(large, 20, 15_000)
+    tenants.pipeline(other, 20, 20)
     assert until_confirmed(tenants, other, 2) <= 100
     assert until_confirmed(tenants, large, 2) > 0
 
@@ -74,8 +74,8 @@ def publish_by_hub(tenants: Tenants, hub: int, count: int) -> None:
 
 @pytest.fixture
 def passed_over(tenants: Tenants) -> tuple[int, int]:
-    """Two that wait. The first one was let go with a hub, which was served before it and brought
-    fifty requests by one read, though it is let go as if that were one.
+    """Two that wait. They were let go with a hub, which was served before them and brought fifty
+    requests by one read, though it is let go as if that were one.
     """
     rig = tenants.rig
     for hub in (50, 51):
@@ -84,9 +84,9 @@ def passed_over(tenants: Tenants) -> tuple[int, int]:
     tenants.limit(requests=30)
     publish_by_hub(tenants, 50, 101)
     rig.handle(Closed(50))
-    tenants.ask(one, "shop", 10)
     publish_by_hub(tenants, 51, 50)
-    tenants.ask(other, "shop", 10)
+    for peer in (one, other):
+        tenants.ask(peer, "shop", 10)
     tenants.pass_ms(64 * 50)
     assert tenants.confirmed(one) == tenants.confirmed(other) == 0
     assert len(rig.device_replies[51]) == 51, "it has been served, and these two have not"
@@ -114,6 +114,23 @@ def test_who_got_nothing_in_its_turn_keeps_its_clock(
     assert 25_000 <= until_confirmed(tenants, one) + 64 * 50 <= HELD_MS_MAX + 100
 
 
+def test_the_first_in_line_is_served_before_large_requests(tenants: Tenants) -> None:
+    """Counterexample: it was the last one of each pass, found the rate overdrawn by the large
+    request of another, kept its place, and so was the last one again: for 30 s.
+    """
+    tenants.limit(bytes_in=10_000)
+    first, small = tenants.session(9), tenants.session(10)
+    large = [tenants.session(session) for session in (11, 12, 13)]
+    tenants.publish(first, "shop", 12_000)
+    tenants.ask(small, "shop", 100)
+    for peer in large:
+        tenants.pipeline(peer, *([14_000] * 5))
+    assert until_confirmed(tenants, small) <= 1_200, "as soon as the first one is paid for"
+    assert until_confirmed(tenants, large[0]) <= 100, "in the same pass"
+    assert until_confirmed(tenants, large[1]) <= 1_600
+    assert until_confirmed(tenants, large[2]) <= 1_600
+
+
 def test_turns_go_round_by_requests_too(tenants: Tenants) -> None:
     tenants.limit(requests=60)
     other, many = tenants.session(10), tenants.session(11)
@@ -132,8 +149,8 @@ def test_what_others_were_promised_is_left_whatever_one_waited_for(tenants: Tena
         tenants.limit(f"namespace:{name}", bytes_in=100_000)
     first, other, one = (tenants.session(session) for session in (10, 11, 12))
     tenants.pipeline(first, ("shop", 14_000), ("bank", 14_000), ("shop", 9_000), ("bank", 9_000))
-    tenants.ask(other, "bank", 20)
     tenants.pipeline(one, ("shop", 50), ("bank", 15_000))
+    tenants.ask(other, "bank", 20)
     assert until_confirmed(tenants, other) <= 100
     assert until_confirmed(tenants, one, 2) >= 50
 
