@@ -38,6 +38,7 @@ from weir.errors import (
     BadRequest,
     Disconnected,
     NotAuthenticated,
+    Refused,
     RemoteProtocolError,
     Unauthorized,
     UnknownTopic,
@@ -306,16 +307,19 @@ def test_a_broker_that_knows_no_password_is_not_believed() -> None:
 class TicketBroker(FalseBroker):
     """Gives a ticket with each login, and takes only those of `good`."""
 
-    def __init__(self, shown: list[bytes], good: bool = True) -> None:
+    def __init__(
+        self, shown: list[bytes], good: bool = True, error: type[Refused] = NotAuthenticated
+    ) -> None:
         super().__init__()
         self._shown = shown
         self._good = good
+        self._error = error
 
     def __call__(self, request: Login) -> LoginStep:
         if self._server is None:
             self._shown.append(request.ticket)
             if request.ticket and not self._good:
-                raise NotAuthenticated("it is not good any more")
+                raise self._error("it is not good any more")
             return super().__call__(request)
         assert not request.ticket
         return msgspec.structs.replace(super().__call__(request), ticket=b"t%d" % len(self._shown))
@@ -354,17 +358,18 @@ class Kept:
         self.ticket = ticket
 
 
+@pytest.mark.parametrize("error", [NotAuthenticated, BadRequest])
 @pytest.mark.parametrize("kind", ["password", "token"])
-def test_the_ticket_of_another_process_is_shown(kind: str) -> None:
+def test_the_ticket_of_another_process_is_shown(kind: str, error: type[Refused]) -> None:
     def ann() -> Any:
         by_token = TokenCredentials("a.b.c", "ann", kept)
         return Credentials("ann", "aa", kept) if kind == "password" else by_token
 
     def log_in(good: bool = True) -> None:
         if kind == "password":
-            ann().log_in_blocking(TicketBroker(shown, good), True)
+            ann().log_in_blocking(TicketBroker(shown, good, error), True)
         else:
-            broker = Tickets(b"t1" if good else b"")
+            broker = Tickets(b"t1" if good else b"", error)
             broker.shown = shown
             ann().log_in_blocking(broker.take, True)
 
@@ -375,6 +380,8 @@ def test_the_ticket_of_another_process_is_shown(kind: str) -> None:
         log_in(good=False)
     assert shown[1:] == [b"t1"]
     assert kept.ticket == b"", "a refused one is forgotten by all"
+    log_in()
+    assert shown[2:] == [b""]
 
 
 def test_a_token_without_a_user_has_no_ticket_of_another_process() -> None:
@@ -394,15 +401,15 @@ class Tickets:
 
     is_private = True
 
-    def __init__(self, given: bytes) -> None:
-        """Give a ticket with each login."""
-        self.given = given
+    def __init__(self, given: bytes, error: type[Refused] = NotAuthenticated) -> None:
+        """Give a ticket with each login; refuse others by an error."""
+        self.given, self._error = given, error
         self.shown: list[bytes] = []
 
     def take(self, login: Login) -> LoginStep:
         self.shown.append(login.ticket)
         if login.ticket not in (b"", b"new"):
-            raise NotAuthenticated("it is not good any more")
+            raise self._error("it is not good any more")
         return LoginStep(b"60", True, "default/ann", self.given)
 
     async def request(self, login: Login, timeout: float) -> LoginStep:

@@ -37,6 +37,7 @@ from weir.access.scram import (
 from weir.access.tokens import BEARER, TOKEN_BYTES_MAX, read_unverified
 from weir.client.connection.system import SYSTEM, in_daemon
 from weir.errors import (
+    BadRequest,
     Disconnected,
     NotAuthenticated,
     RemoteProtocolError,
@@ -221,13 +222,14 @@ class LoginTicket:
 
     @contextmanager
     def shown(self, login: Login) -> Iterator[None]:
-        """A login is asked meanwhile. If it shows a ticket and is refused, that ticket is
-        forgotten: raises `StaleTicket`, for the broker ends that connection. Others of this client
-        may have shown it too, and may have got another one by now.
+        """A login is asked meanwhile. If it shows a ticket and is refused, or cannot be read, that
+        ticket is forgotten: raises `StaleTicket`, for the broker takes no other attempt by that
+        connection. Others of this client may have shown it too, and may have got another one by
+        now.
         """
         try:
             yield
-        except NotAuthenticated as error:
+        except (BadRequest, NotAuthenticated) as error:
             if not login.ticket:
                 raise
             if self._ticket == login.ticket:

@@ -22,6 +22,7 @@ from weir.client.connection.credentials import read_first_line
 from weir.client.connection.system import now_us
 from weir.errors import BadName
 from weir.model.topic import split_name
+from weir.protocol.client.access import TICKET_BYTES_MAX
 
 #: A ticket of any release is shorter, in base64.
 _TEXT_BYTES_MAX = 1_024
@@ -53,12 +54,15 @@ class TicketFile:
         self._now_us = now_us
 
     def read(self) -> bytes:
-        """Return the ticket; empty if there is none that only its owner could read."""
+        """Return the ticket; empty if there is none that only its owner could read, or one that is
+        longer than any broker takes.
+        """
         try:
             text = read_first_line(self._path, "ticket", _TEXT_BYTES_MAX)
-            return base64.b64decode(text, validate=True)
+            ticket = base64.b64decode(text, validate=True)
         except (OSError, ValueError, binascii.Error):
             return b""
+        return ticket if len(ticket) <= TICKET_BYTES_MAX else b""
 
     def write(self, ticket: bytes) -> None:
         """Keep a ticket, all of it or none; an empty one removes the file."""

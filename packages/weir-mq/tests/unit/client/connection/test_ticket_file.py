@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from weir import sync, testing
 from weir.access.login_tickets import TICKET_SECONDS, TicketIssuer
 from weir.cli.main import main
 from weir.client.connection.ticket_file import TicketFile, ticket_file
+from weir.protocol.client.access import TICKET_BYTES_MAX
 
 HOSTS = [("a", 6800), ("b", 6800)]
 TICKET = TicketIssuer(bytes(32), 1).issue("user:default/ann#2", 1, 1_800_000_000, bytes(16))
@@ -64,6 +66,15 @@ def test_what_is_no_ticket_costs_the_ticket_alone(folder: Path, data: bytes) -> 
     (path,) = folder.iterdir()
     path.write_bytes(data)
     assert file.read() == b""
+
+
+def test_a_ticket_that_no_broker_takes_is_none(folder: Path) -> None:
+    file = TicketFile(folder, "ann", HOSTS)
+    for size in (TICKET_BYTES_MAX, TICKET_BYTES_MAX + 1, 700):
+        file.write(bytes(size))
+        (path,) = folder.iterdir()
+        assert base64.b64decode(path.read_bytes()) == bytes(size)
+        assert len(file.read()) == (size if size <= TICKET_BYTES_MAX else 0)
 
 
 def test_where_nothing_can_be_written_nothing_fails(tmp_path: Path) -> None:
@@ -123,6 +134,9 @@ def test_a_command_is_known_by_the_last_one(
     path.write_bytes(b"AAAA\n")
     assert main(["pub", "orders", "c"]) == 0, "one that is not good costs a second attempt"
     assert len(path.read_bytes()) > 60
+    path.write_bytes(base64.b64encode(bytes(TICKET_BYTES_MAX + 1)) + b"\n")
+    assert main(["pub", "orders", "c"]) == 0, "the broker could not even read it"
+    assert len(base64.b64decode(path.read_bytes())) < TICKET_BYTES_MAX
     monkeypatch.setenv("WEIR_URL", node.url)
     path.unlink()
     assert main(["pub", "orders", "d"]) == 0
