@@ -13,6 +13,7 @@ from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.runtime.session import SHARD
 from weir.errors import Unavailable
 from weir.model.ids import group_of, place_of
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
 from weir.protocol.client.messages import TopicPositions
@@ -25,8 +26,8 @@ def spread(trio: Any, produce: Any) -> tuple[Any, m.TopicInfo, dict[int, int]]:
     """A topic that all nodes lead some of, and the stamp of the one message in each partition."""
     info, grant = trio.topic("t", PARTITIONS), trio.producer()
     trio.run(300)
-    leaders = {trio.leader(group_of(info.id, p)).id for p in range(PARTITIONS)}
-    assert leaders == {1, 2, 3}
+    groups = [group_of(info.id, p) for p in range(PARTITIONS)]
+    trio.until(lambda: {trio.leader(group).id for group in groups} == {1, 2, 3})
     stamps = {}
     for partition in range(PARTITIONS):
         batch = produce(info, grant, 0, b"x", partition=partition)
@@ -125,6 +126,22 @@ def test_what_is_confirmed_while_the_leader_is_away_is_no_lack_of_news(
         return isinstance(reply, m.ResolvedCut) and reply.topics[0].ends == [ends]
 
     trio.until(told)
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_a_partition_that_joins_during_a_wait_has_news_too(
+    trio: Any, produce: Any, node: int
+) -> None:
+    info, grant = trio.topic("t"), trio.producer()
+    trio.told(produce(info, grant, 0, b"x"), info.addresses[0].group)
+    trio.run(300)
+    after = [TopicPositions(info.id, [(0, 1)])]
+    asked = trio[node].ask(m.ResolveCut(["t"], after, wait_ms=3_000))
+    trio.run(50)
+    info = trio.told(a.AlterTopic("t", partitions=2), 0)
+    trio.told(produce(info, grant, 0, b"new", partition=1), group_of(info.id, 1))
+    (topic,) = trio.until(lambda: trio[node].reply_to(asked)).topics
+    assert topic.ends == [1, 1]
 
 
 def test_who_waits_is_told_of_a_partition_that_nobody_leads(trio: Any) -> None:

@@ -54,6 +54,8 @@ class _Resolution(msgspec.Struct, eq=False):
     topics: list[int]
     partitions: int
     until_ms: int = 0
+    #: The groups of which news were waited for.
+    awaited: set[int] = msgspec.field(default_factory=set)
     #: By group, the offset that was read up to.
     after: dict[int, int] = msgspec.field(default_factory=dict)
     #: By topic, what was said of it; None if it is gone.
@@ -161,8 +163,14 @@ class CutAnswers:
 
     def _await_news(self, one: _Resolution, topics: Sequence[Topic]) -> None:
         until_ms = self._time.monotonic_ms() + min(one.request.wait_ms, WAIT_MS_MAX)
-        ends = {group: 0 for topic in topics for group in topic.groups()}
+        one.awaited = {group for topic in topics for group in topic.groups()}
+        ends = dict.fromkeys(one.awaited, 0)
         self._locate(one, self._wanted(one, ends), 0, until_ms, news=True)
+
+    def _groups_of(self, one: _Resolution) -> set[int]:
+        """Return the groups that the topics have by now: some may have joined during a wait."""
+        found = (self._topics.catalog.by_id(number) for number in one.topics)
+        return {group for topic in found if topic is not None for group in topic.groups()}
 
     def _begin(self, one: _Resolution) -> None:
         """Ask how far all partitions are complete; or, each by itself, where it ends."""
@@ -257,7 +265,7 @@ class CutAnswers:
             return
         one.location = 0
         if not one.until_ms:  # it waited for news
-            if ended.found or ended.missing:
+            if ended.found or ended.missing or self._groups_of(one) > one.awaited:
                 # Of what nobody told about, it is asked properly whether there is more.
                 self._begin(one)
             else:
