@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ from weir.client.client import Client
 from weir.errors import WeirError
 from weir.model.limits import FORMAT_LEVEL
 from weir.server.interpreter import environment, python
-from weir.testing.nodes import HOST, READY, NodeSet, Patient, free_ports
+from weir.testing.nodes import HOST, READY, START_SECONDS, NodeSet, Patient, free_ports
 from weir.topology.file import read
 
 CORE_NODES = 3
@@ -78,13 +79,26 @@ class RelayProcess:
                 text=True, env=environment(), start_new_session=True,
             )  # fmt: skip
         assert self._process.stdout is not None
-        if "weir relays" not in self._process.stdout.readline():
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        if not ready or "weir relays" not in self._process.stdout.readline():
             self.kill()
             raise RelayFailed(f"relay {self.number} did not start: see {self._log}")
 
     def signal(self, number: int) -> None:
         """Send a signal to a relay that runs."""
         os.kill(self.pid, number)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is over."""
+        return self._process is None or self._process.poll() is not None
+
+    def strike(self) -> None:
+        """End it at once. Raises `RelayFailed` if it had ended by itself before."""
+        assert self._process is not None
+        if (code := self._process.poll()) is not None:
+            raise RelayFailed(f"relay {self.number} ended by itself, with {code}: see {self._log}")
+        self.kill()
 
     def kill(self) -> None:
         """End it at once; one that is not there is ended."""
@@ -98,7 +112,7 @@ class RelayProcess:
         process, self._process = self._process, None
         if process is None:
             return 0
-        os.kill(process.pid, number)
+        process.send_signal(number)  # nothing, if it has ended
         try:
             code = process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

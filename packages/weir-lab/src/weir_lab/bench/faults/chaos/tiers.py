@@ -14,7 +14,8 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,7 +92,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """All faults, and what came of them. `city_stall_ms` is the longest stall at an access relay
-    whose preferred upper was struck; `moves` is how often the moving reader changed its relay.
+    whose preferred upper was struck; `moves` is how often the moving reader was given messages by
+    another relay than before.
     """
 
     faults: int
@@ -202,7 +204,7 @@ async def _measured(settings: Settings, tree: RelayTree, tell: Callable[[Strike]
             strikes = [one async for one in _strikes(settings, tree, ledger, readers, tell)]
             stop.set()
             await writing
-            truth = await _truth(client, len(ledger.confirmed))
+            truth = await _truth(client)
             await _caught_up(ledger, truth, readers)
         finally:
             for task in (writing, *readers):
@@ -249,10 +251,11 @@ async def _move(tree: RelayTree, dice: random.Random, ledger: Ledger) -> None:
     """Read on at one relay after the other that keeps all tags, for ever."""
     places = [number for number, (_, tag) in ACCESS.items() if not tag]
     positions: Mapping[int, int] = {}
-    turn = 0
+    turn, last = 0, -1
     while True:
         turn += 1
-        url = tree.relays[places[turn % len(places)]].url
+        place = places[turn % len(places)]
+        url, was_given = tree.relays[place].url, False
         with suppress(WeirError, TimeoutError):
             async with (
                 connect(url, name="weir-chaos", request_timeout=_MOVE_S) as client,
@@ -263,10 +266,15 @@ async def _move(tree: RelayTree, dice: random.Random, ledger: Ledger) -> None:
                     async for one in reading:
                         row = one.partition, one.offset, one.stamp, bytes(one.value)
                         ledger.give(MOVING, row)
+                        if not was_given:
+                            was_given = True
+                            ledger.moves += last not in (-1, place)
+                            last = place
                         positions = {**positions, one.partition: one.offset + 1}
                         if time.monotonic() >= until:
                             break
-        ledger.moves += 1
+        if not was_given:
+            await asyncio.sleep(_LOOK_S)  # it is down, perhaps: the next one, then this again
 
 
 async def _strikes(
@@ -311,7 +319,7 @@ async def _strike(tree: RelayTree, kind: str, tier: str, victim: int, down_s: fl
             await asyncio.sleep(down_s)
             os.kill(pid, signal.SIGCONT)
     elif kind == "kill":
-        await asyncio.to_thread(tree.relays[victim].kill)
+        await asyncio.to_thread(tree.relays[victim].strike)
         await asyncio.sleep(down_s)
         await asyncio.to_thread(tree.relays[victim].start)
     else:
@@ -343,15 +351,26 @@ def _is_flowing(ledger: Ledger, reader: str, since: float) -> bool:
     return rows is not None and ledger.confirmed.get(rows[-1][3], 0.0) > since
 
 
-async def _truth(client: Client, confirmed: int) -> list[Row]:
+async def _truth(client: Client) -> list[Row]:
     """Return what the core holds, in its order."""
     rows: list[Row] = []
     async with client.reader(TOPIC, follow=False) as reader:
         async for one in reader:
             rows.append((one.partition, one.offset, one.stamp, bytes(one.value)))
-    if len(rows) < confirmed:
-        raise WeirError(f"the core holds {len(rows)} of {confirmed} confirmed messages")
     return rows
+
+
+def judge_core(confirmed: Collection[bytes], truth: Sequence[Row]) -> tuple[Reading, list[str]]:
+    """Compare what the core holds with what it confirmed: each message once; return examples of
+    what is wrong, too.
+    """
+    held = Counter(row[3] for row in truth)
+    lost = [value for value in confirmed if not held[value]]
+    twice = [value for value, count in held.items() if count > 1]
+    examples = [f"core: {value!r} was confirmed, and is lost" for value in lost[:_EXAMPLES_MAX]]
+    examples += [f"core: {value!r} is there twice" for value in twice[:_EXAMPLES_MAX]]
+    repeated = sum(held[value] - 1 for value in twice)
+    return Reading("core", len(truth), len(lost), repeated, 0, 0), examples
 
 
 def _wanted(truth: Sequence[Row], tag: str) -> Sequence[Row]:
@@ -382,7 +401,8 @@ def _result(
     ledger: Ledger, truth: Sequence[Row], strikes: list[Strike], failed: Sequence[int],
     seconds: float,
 ) -> Result:  # fmt: skip
-    readings, examples = list[Reading](), list[str]()
+    core, examples = judge_core(ledger.confirmed.keys(), truth)
+    readings = [core]
     for reader, tag in _tags().items():
         found, wrong = judge(reader, ledger.given.get(reader, []), _wanted(truth, tag))
         readings.append(found)
