@@ -25,13 +25,14 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from weir.broker.api.settings import Identity, Member
 from weir.errors import WeirError
-from weir.model.ids import NODE_MAX
+from weir.model.ids import LIMIT_MAX, NODE_MAX
 from weir.model.limits import LOGS_MAX, SET_ID_MAX
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.storage.format.checkpoint import begin_lost
@@ -46,6 +47,8 @@ _LOCK = "lock"
 _ACCESS_MODE = "access-mode"
 _BIRTHS = "births.json"
 _BIRTHS_BYTES_MAX = 256 * 1024
+#: By node, what can be its birth: 0 on the wire is one that is not known.
+_Births = dict[Annotated[int, Meta(ge=1, le=NODE_MAX)], Annotated[int, Meta(ge=1, le=LIMIT_MAX)]]
 #: A mode is a short word: whatever else lies there is none.
 _MODE_BYTES_MAX = 16
 _OF_A_BACKUP = "manifest.json"
@@ -258,15 +261,20 @@ class NodeFolder:
 
     def births(self) -> dict[int, int]:
         """Return the births of nodes that were noted last, by node; none if none were. Raises
-        `BadFolder` for what is no such note.
+        `BadFolder` for what is no such note, or cannot be read.
         """
         path = self.path / _BIRTHS
         try:
             with path.open("rb") as file:
                 data = file.read(_BIRTHS_BYTES_MAX)
-            return msgspec.json.decode(data, type=dict[int, int])
+            return msgspec.json.decode(data, type=_Births)
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise BadFolder(
+                f"{path} cannot be read ({error.strerror}): let the user that runs this node own "
+                "it, with mode 0600; or remove it, and this node learns the births of nodes anew"
+            ) from None
         except msgspec.DecodeError as error:
             raise BadFolder(
                 f"{path} does not have the births of nodes ({error}): remove it, and this node "

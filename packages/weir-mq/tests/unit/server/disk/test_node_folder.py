@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rigs.logs import CHECK_FREE
+from weir.model.ids import LIMIT_MAX, NODE_MAX
 from weir.server.disk.file_disk import FolderInUse
 from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 
@@ -62,6 +63,35 @@ def test_births_are_noted_for_the_owner_alone(tmp_path: Path) -> None:
         (tmp_path / "births.json").write_bytes(damaged)
         with pytest.raises(BadFolder, match="remove it, and this node learns them anew"):
             folder.births()
+
+
+def test_numbers_that_are_no_births_are_refused(tmp_path: Path) -> None:
+    """A hello is proved by 8 bytes of a birth: other numbers ended the shard that got one."""
+    folder = NodeFolder(tmp_path)
+    folder.note_births({1: 1, NODE_MAX: LIMIT_MAX})
+    assert folder.births() == {1: 1, NODE_MAX: LIMIT_MAX}
+    for node, birth in ((2, -5), (2, 0), (2, LIMIT_MAX + 1), (2, 1 << 70), (0, 7), (1 << 70, 7)):
+        folder.note_births({1: 1, node: birth})
+        with pytest.raises(BadFolder, match="remove it, and this node learns them anew"):
+            folder.births()
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), None])
+def test_births_that_cannot_be_read_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    """Those of another user (root may read all, so that is given), or a folder in their place."""
+    (tmp_path / "births.json").mkdir()
+    if error is not None:
+
+        def deny(path: Path, mode: str) -> None:
+            raise error
+
+        monkeypatch.setattr(Path, "open", deny)
+    with pytest.raises(
+        BadFolder, match=r"births\.json cannot be read \(.+\): .* mode 0600; or rem"
+    ):
+        NodeFolder(tmp_path).births()
 
 
 def test_the_number_of_logs_is_fixed_when_it_is_founded(tmp_path: Path) -> None:
