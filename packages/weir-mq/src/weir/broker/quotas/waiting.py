@@ -15,9 +15,11 @@ from weir.errors import Overloaded
 from weir.model.limits import RETRY_AFTER_MS
 
 #: What waits for the rates of one entity may be this part of the byte budget, and what waits for
-#: rates at all this one: far from three quarters, above which all peers are not read from.
+#: rates at all this one; entities that have less than an even part of that may go on up to the
+#: last one. All are far from three quarters, above which all peers are not read from.
 SHARE_OF_ENTITY = 8
 SHARE_OF_ALL = 4
+SHARE_AT_MOST = 2
 
 
 class Held(msgspec.Struct):
@@ -56,28 +58,38 @@ class Turn(msgspec.Struct):
 class ParkedBytes:
     """How much memory the requests take that wait for rates, all together and by account."""
 
-    __slots__ = ("_budget", "_used")
+    __slots__ = ("_budget", "_entities", "_used")
 
     def __init__(self, budget: Budget) -> None:
         """Let shares of `budget` be taken."""
         self._budget = budget
         self._used = 0
+        #: How many accounts have anything parked.
+        self._entities = 0
 
     def take(self, held: Held, size: int) -> None:
         """A peer that is held has so many bytes more, or less, parked."""
         held.parked_bytes += size
         self._used += size
         for account in held.parked_for:
+            before = account.parked_bytes > 0
             account.parked_bytes += size
+            self._entities += (account.parked_bytes > 0) - before
 
     def is_full(self, short: Sequence[Account]) -> Overloaded | None:
-        """Return the refusal if no more may wait for these accounts."""
+        """Return the refusal if no more may wait for these accounts. Where the share of all is full,
+        only those are refused that have an even part of it or more: two cannot take a third one's.
+        """
         limit = self._budget.limit
         for one in short:
             if one.parked_bytes >= limit // SHARE_OF_ENTITY:
                 text = f"requests that wait for the quota of {one.entity} fill its share of memory"
                 return Overloaded(f"{text}: try again shortly", RETRY_AFTER_MS)
-        if self._used >= limit // SHARE_OF_ALL:
+        entities = self._entities + sum(one.parked_bytes == 0 for one in short)
+        even = limit // SHARE_OF_ALL // max(entities, 1)
+        if self._used >= limit // SHARE_AT_MOST or (
+            self._used >= limit // SHARE_OF_ALL and any(one.parked_bytes >= even for one in short)
+        ):
             text = "requests that wait for quotas fill their share of memory"
             return Overloaded(f"{text}: try again shortly", RETRY_AFTER_MS)
         return None
