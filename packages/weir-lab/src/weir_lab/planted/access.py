@@ -447,6 +447,22 @@ OF_QUOTAS = (
         f"{_WAITING}::test_what_waits_for_one_namespace_has_a_share_of_the_memory",
     ),
     Bug(
+        "two-namespaces-fill-the-memory",
+        "An entity that has less than an even part of the memory parked may wait.",
+        "weir.broker.quotas.waiting",
+        "even = limit // SHARE_OF_ALL // max(entities, 1)",
+        "even = 0",
+        f"{_WAITING}::test_all_that_waits_has_a_share_of_the_memory",
+    ),
+    Bug(
+        "a-refusal-overtakes-the-confirms-of-a-hub",
+        "A hub that awaits confirms is refused behind them.",
+        "weir.broker.quotas.meter",
+        "if refusal is not None and not (device is not None and device.awaits_replies):",
+        "if refusal is not None:",
+        f"{_WAITING}::test_a_hub_is_refused_once_its_publishes_are_confirmed",
+    ),
+    Bug(
         "who-was-passed-over-begins-anew",
         "Who was let go and got nothing keeps its place and its clock.",
         "weir.broker.quotas.meter",

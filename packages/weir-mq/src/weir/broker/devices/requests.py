@@ -483,8 +483,7 @@ class Devices:
     def refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
         """Answer publishes by the code of `error`."""
         device = session.device
-        if device is not None and (device.in_flight or device.awaits_welcome):
-            # Confirms, or a welcome, come later, and a refusal must not overtake them.
+        if device is not None and device.awaits_replies:
             self._outbox.put(Hangup(session.id, str(error)))
             return
         codes = [code or error.code for code in publishes.codes]

@@ -169,11 +169,14 @@ class Meter:
         if not short:
             return True
         # What had its turn has been in memory before.
-        if turn is None and (full := self._parked.is_full(short)) is not None:
+        refusal = self._parked.is_full(short) if turn is None else turn.held.refusal
+        device = session.device
+        if refusal is not None and not (device is not None and device.awaits_replies):
             self._hold(number, short, size)
-            raise full
+            raise refusal
         held = self._hold(number, short, 0)
         held.is_parked, held.brought, held.parked_for = True, size, short
+        held.refusal = refusal
         # All that it is to be charged to: none of them may be short of it then.
         held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
         return False
@@ -296,7 +299,7 @@ class Meter:
         let_go: list[tuple[int, Held]] = []
         for number, held in sorted(self._held.items(), key=lambda row: row[1].place):
             late = now_ms - held.since_ms >= HELD_MS_MAX
-            if not late and not all(
+            if not (late or self._may_refuse(number, held)) and not all(
                 has_room(one, expected[one.entity], requests[one.entity]) for one in held.accounts
             ):
                 if now_ms - held.told_ms >= TELL_MS:
@@ -304,8 +307,9 @@ class Meter:
                     self._tell(number, held)
                 continue
             for account in held.accounts:
-                expected[account.entity] += held.brought
-                requests[account.entity] += 1
+                if held.refusal is None:
+                    expected[account.entity] += held.brought
+                    requests[account.entity] += 1
                 if (throttled := self.throttled.get(account.entity)) is not None:
                     throttled.waited_ms += now_ms - held.uncounted_ms
             self._forget(number)
@@ -315,6 +319,12 @@ class Meter:
             if held.is_parked:
                 let_go.append((number, held))
         self._resumed.extend(self._turns.begin(let_go))
+
+    def _may_refuse(self, number: int, held: Held) -> bool:
+        """Return whether a hub is to be refused, and awaits no replies any more."""
+        session = self._sessions.get(number)
+        device = None if session is None else session.device
+        return held.refusal is not None and not (device is not None and device.awaits_replies)
 
     def end_turn(self, number: int) -> None:
         """What a peer had parked is served, or waits anew: it is promised nothing any more."""

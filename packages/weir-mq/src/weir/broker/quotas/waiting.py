@@ -37,6 +37,8 @@ class Held(msgspec.Struct):
     is_parked: bool = False
     #: Whether it waits for what its last turn left.
     was_served: bool = False
+    #: How it is to be refused, once no replies are on their way that this would overtake.
+    refusal: Overloaded | None = None
     #: The bytes that are parked, and the accounts whose share of memory they take.
     parked_bytes: int = 0
     parked_for: tuple[Account, ...] = ()
@@ -118,9 +120,11 @@ class Turns:
         first, others = let_go[:1], let_go[1:]
         is_last = bool(first) and first[0][1].was_served
         for number, held in (*others, *first) if is_last else let_go:
-            for account in held.accounts:
+            # What is refused is promised nothing.
+            accounts = () if held.refusal is not None else held.accounts
+            for account in accounts:
                 account.promise(held.brought, 1)
-            self._by_session[number] = Turn(held, held.accounts, held.brought)
+            self._by_session[number] = Turn(held, accounts, held.brought)
             yield number
 
     def of(self, number: int) -> Turn | None:

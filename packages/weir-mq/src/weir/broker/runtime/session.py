@@ -113,6 +113,11 @@ class DeviceSession(msgspec.Struct, eq=False):
     awaits_welcome: bool = False
 
     @property
+    def awaits_replies(self) -> bool:
+        """Whether confirms or a welcome come later: a refusal now would overtake them."""
+        return self.in_flight > 0 or self.awaits_welcome
+
+    @property
     def epoch(self) -> int:
         """What its sequences are counted in."""
         return epoch_of(self.generation, self.boot)

@@ -9,7 +9,7 @@ import pytest
 
 from rigs.shards import meter_of, sessions_of
 from rigs.tenants import SHOP, Tenants
-from weir.broker.api.effects import HoldReads
+from weir.broker.api.effects import Hangup, HoldReads
 from weir.broker.api.events import Closed
 from weir.broker.quotas.meter import HELD_MS_MAX
 from weir.broker.quotas.waiting import SHARE_AT_MOST, SHARE_OF_ALL, SHARE_OF_ENTITY
@@ -239,6 +239,31 @@ def test_a_hub_is_refused_by_a_code_where_too_much_waits(make_rig: Callable[...,
     rig.settle()
     assert [reply.code for reply in rig.device_replies[50]] == [0, Overloaded.code]
     assert (50, True) in tenants.held()
+
+
+def test_a_hub_is_refused_once_its_publishes_are_confirmed(make_rig: Callable[..., Any]) -> None:
+    """Counterexample: a refusal must not overtake confirms, so the hub was hung up."""
+    tenants = Tenants(make_rig(budget_bytes=1 << 20))
+    tenants.limit(bytes_in=10_000)
+    rig, one = tenants.rig, tenants.session(10)
+    rig.device(50, d.hello(42, 1, "shop/orders"))
+    tenants.publish(one, "shop", 12_000)
+    tenants.pipeline(one, *([14_000] * 10))
+    device = sessions_of(rig.shard)[50].device
+    device.in_flight = 1  # as while another shard answers a publish
+    rig.device(50, d.publish(1, b"x" * 100, 0), d.publish(2, b"y", 1))
+    tenants.pass_ms(500)
+    assert len(rig.device_replies[50]) == 1, "it waits, as others do"
+    device.in_flight = 0
+    tenants.pass_ms(50)
+    codes = [reply.code for reply in rig.device_replies[50]]
+    assert codes == [0, Overloaded.code, Overloaded.code]
+    assert not any(isinstance(one, Hangup) for one in rig.others)
+    until_confirmed(tenants, one, 10)
+    rig.device(50, d.publish(3, b"x" * 100, 0))
+    tenants.pass_ms(HELD_MS_MAX)
+    assert rig.device_replies[50][-1].code == 0
+    assert len(rig.device_replies[50]) == 4
 
 
 def test_who_goes_gives_its_share_of_the_memory_back(make_rig: Callable[..., Any]) -> None:
