@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _ON_DISK = (
     ef.StartFlush, ef.StartRead, ef.MakeSpare, ef.SaveCheckpoint, ef.StartChore, ef.ReplicaHalted,
 )  # fmt: skip
+#: What is done about links to other nodes, of which there are none.
+_OF_LINKS = ef.Connect, ef.Disconnect, ef.GuardLinks
 _SYSTEM = 1
 #: The least that holds batches of 8 MiB. A restart writes zeros over the rest of it.
 _SEGMENT = 32 * MIB
@@ -216,7 +218,8 @@ class Host:
 
     def _actions(self) -> dict[type, Callable[[Any], None]]:
         on_disk: dict[type, Callable[[Any], None]] = dict.fromkeys(_ON_DISK, self._start)
-        return {**self._connections.actions, **on_disk, ef.GuardLinks: _no_links}
+        links: dict[type, Callable[[Any], None]] = dict.fromkeys(_OF_LINKS, _no_links)
+        return {**self._connections.actions, **on_disk, **links}
 
     def _start(self, effect: ef.Effect) -> None:
         """Have work on the disk done behind this turn."""
@@ -407,5 +410,5 @@ def _settings() -> ShardSettings:
     return ShardSettings(secret_bytes=secrets.token_bytes, key_ring=ring)
 
 
-def _no_links(effect: ef.GuardLinks) -> None:
-    """Guard nothing: nobody links to a node that has no network."""
+def _no_links(effect: ef.Connect | ef.Disconnect | ef.GuardLinks) -> None:
+    """Do nothing: a node that has no network keeps no links, and nobody links to it."""

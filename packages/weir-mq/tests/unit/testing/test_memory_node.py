@@ -110,6 +110,25 @@ def test_devices_are_served_too(node: testing.Node) -> None:
         assert [message.value for message in w.reader("t", follow=False)] == [b"door opened"]
 
 
+def test_nodes_that_are_added_and_removed_are_not_linked_to() -> None:
+    """Counterexample: it broke at the first tick that knew of another node."""
+
+    async def scenario() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w:
+            await w.nodes.raise_level()
+            await w.nodes.add("localhost", 6800, node=1)
+            await w.nodes.add("localhost", 6801)
+            await asyncio.to_thread(node.advance, 1)
+            await w.nodes.drain(2)
+            await w.nodes.remove(2)
+            await asyncio.to_thread(node.advance, 1)
+            await asyncio.to_thread(node.restart)
+            await asyncio.to_thread(node.advance, 1)
+            assert [one.id for one in (await w.nodes.list()).nodes] == [1]
+
+    asyncio.run(scenario())
+
+
 def test_garbage_ends_its_connection_only(node: testing.Node) -> None:
     with sync.connect(node.url) as w:
         with socket.create_connection(("127.0.0.1", node.port), 5) as peer:
