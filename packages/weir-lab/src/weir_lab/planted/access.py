@@ -563,6 +563,15 @@ OF_LINKS = (
         "return True",
         f"{_BROKERSET}::test_what_others_tell_of_nodes_counts_where_less_is_known",
     ),
+    Bug(
+        "a-node-removed-while-this-one-was-down-is-served",
+        "The host hears of each removed node, of one that it never linked to in this run as well.",
+        "weir.broker.brokerset",
+        'if node.state == "removed" and node.id not in self._removed:',
+        'if node.state == "removed" and node.id in self._connected:',
+        f"{_BROKERSET}::test_the_host_is_told_once_of_a_removed_node_that_it_never_linked_to",
+        f"{_NEWS}::test_a_node_that_was_down_tells_its_host_who_was_removed",
+    ),
 )
 
 BUGS: tuple[Bug, ...] = (

@@ -76,7 +76,8 @@ class NodeLinks:
     """The nodes that the host keeps links to, and which of those are up."""
 
     __slots__ = (
-        "_connected", "_guarded", "_heard", "_identity", "_outbox", "_seen", "_turns", "up",
+        "_connected", "_guarded", "_heard", "_identity", "_outbox", "_removed", "_seen", "_turns",
+        "up",
     )  # fmt: skip
 
     def __init__(self, identity: Identity, outbox: Outbox) -> None:
@@ -87,6 +88,8 @@ class NodeLinks:
         self._connected: dict[int, Connect] = {}
         #: Nodes that others told of, which the registry here does not know well enough yet.
         self._heard: dict[int, Connect] = {}
+        #: Removed nodes that the host was told of.
+        self._removed: set[int] = set()
         self._turns = count()
         #: Whether the host was told to guard its links; None: nothing.
         self._guarded: bool | None = None
@@ -112,7 +115,11 @@ class NodeLinks:
         self._connect({one.node: Connect(*one) for one in self._identity.members})
 
     def follow(self, nodes: Nodes, declared: Declared) -> None:
-        """Let the host link to the nodes that there are now, if others are known than before."""
+        """Let the host link to the nodes that there are now, if others are known than before.
+
+        It is told once of each removed node, of one that it never linked to as well: it may know
+        the birth of that node from its last run, and serves it until then.
+        """
         if self._seen == (seen := (nodes.ever(), declared)):
             return
         self._seen = seen
@@ -129,6 +136,7 @@ class NodeLinks:
         self._heard = {
             node: effect for node, effect in self._heard.items() if _is_news(nodes.get(node))
         }
+        self._disconnect_removed(nodes)
         self._connect(wanted | joined | self._heard)
 
     @property
@@ -162,6 +170,13 @@ class NodeLinks:
     def end_all(self) -> None:
         """Let the host break all links."""
         self._connect({})
+
+    def _disconnect_removed(self, nodes: Nodes) -> None:
+        for node in nodes.ever():
+            if node.state == "removed" and node.id not in self._removed:
+                self._removed.add(node.id)
+                self._connected.pop(node.id, None)
+                self._outbox.put(Disconnect(node.id))
 
     def _connect(self, wanted: dict[int, Connect]) -> None:
         for node, effect in wanted.items():

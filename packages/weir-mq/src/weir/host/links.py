@@ -174,6 +174,7 @@ class Links:
         that this shard links to, by number, and `found` the addresses of other nodes, as far as
         they are known. `run` tells this life of the process from others. `named_only` is as in
         `GuardLinks`, until the core says it; `births`, by node, are what was known of them before.
+        A node of these that was removed since is served until the core says so (`Disconnect`).
         """
         self.local = local
         self.trunks = trunks

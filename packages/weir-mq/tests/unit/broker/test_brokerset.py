@@ -51,3 +51,25 @@ def test_what_others_tell_of_nodes_counts_where_less_is_known() -> None:
     nodes.apply(NodeChanged(5, "removed"))
     links.follow(nodes, UNDECLARED)
     assert effects[3:] == [Disconnect(5)]
+
+
+def test_the_host_is_told_once_of_a_removed_node_that_it_never_linked_to() -> None:
+    """Counterexample: it knew the birth of the node from its last run, and served it for ever."""
+    effects: list[Any] = []
+    links = NodeLinks(Identity(7), cast(Any, SimpleNamespace(put=effects.append)))
+    nodes = Nodes()
+    for node in (1, 2, 3):
+        nodes.apply(NodeJoined(node, f"host{node}", 6800, birth=node))
+    nodes.apply(NodeChanged(3, "removed"))
+    copy = Nodes()
+    copy.apply(NodeJoined(3, "host3", 6800, birth=3))
+    copy.apply(NodeChanged(3, "removed"))
+    links.follow(copy, UNDECLARED)
+    assert effects == [], "it is older than this node"
+    links.follow(nodes, UNDECLARED)
+    assert sorted(effects, key=repr) == [Connect(2, "host2", 6800, 2), Disconnect(3)]
+    nodes.apply(NodeChanged(2, "removed"))
+    links.follow(nodes, UNDECLARED)
+    nodes.apply(NodeJoined(4, "host4", 6800, birth=4))
+    links.follow(nodes, UNDECLARED)
+    assert effects[2:] == [Disconnect(2), Connect(4, "host4", 6800, 4)]

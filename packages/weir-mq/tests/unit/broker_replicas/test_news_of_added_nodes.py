@@ -1,4 +1,4 @@
-"""A node that was down while others were added, in a closed set without certificates."""
+"""A node that was down while others were added or removed, in a closed set."""
 
 from __future__ import annotations
 
@@ -62,3 +62,19 @@ def test_nobody_is_asked_while_the_leader_is_reached(trio: Any, back: Any) -> No
     trio.run(3_000)
     told = [one for one in down.connects if one.node == 4]
     assert len(told) == 1, "by the registry, once"
+
+
+def test_a_node_that_was_down_tells_its_host_who_was_removed(trio: Any) -> None:
+    """Its host may know that node from the last run, and this run never heard that it was there."""
+    leader = trio.leader()
+    down = next(node for node in trio.live() if node is not leader)
+    assert isinstance(trio.answer(leader, n.ChangeNode("add", 0, "host4", 6800)), n.NodeList)
+    trio.until(lambda: 4 in down.wants)
+    down.kill()
+    for change in ("drain", "remove"):
+        assert isinstance(trio.answer(leader, n.ChangeNode(change, 4)), n.NodeList)
+    down.wants.clear()
+    down.boot()
+    trio.until(lambda: down.disconnects)
+    trio.run(2_000)
+    assert down.disconnects == [4], "once"

@@ -239,6 +239,20 @@ def test_a_node_that_joined_links_before_the_registry_is_read_here() -> None:
     assert world.dialled(Lane.QUICK, 4, birth=8)[0].closed
 
 
+def test_a_node_that_was_removed_while_this_one_was_down_is_served_until_that_is_known() -> None:
+    """Its birth is known from the last run. The core names it once it has read the registry."""
+    world = World(births={3: 8})
+    served, _ = world.dialled(Lane.QUICK, 3, birth=8)
+    assert not served.closed
+    assert 3 in world.links.nodes, "it is linked back to"
+    world.links.disconnect(ef.Disconnect(3))
+    world.turns()
+    assert served.closed
+    assert 3 not in world.links.nodes
+    assert b"was removed from this set" in why(world.dialled(Lane.QUICK, 3, birth=8)[0])
+    assert 3 not in world.links.nodes
+
+
 def test_in_an_open_set_no_key_is_asked_for() -> None:
     world = World()
     world.links.connect(ef.Connect(2, "two", 6800, join_key=KEY))

@@ -81,7 +81,9 @@ class Connect(msgspec.Struct, frozen=True):
 
 
 class Disconnect(msgspec.Struct, frozen=True):
-    """Keep no links to a node any more, and let it not link to this one: it left the set."""
+    """Keep no links to a node any more, and let it not link to this one: it left the set. No
+    `Connect` need have named it: it may have left while this node did not run.
+    """
 
     node: int
 
