@@ -5,9 +5,11 @@ them it costs a look-up for each frame, or each batch. What came is charged to t
 and to the namespace of the topic that it is about, once that is allowed. Where a rate is overdrawn
 the peer is not read from until it is not any more: those who waited longest come first, and only as
 many as there is room for what they brought last. A request that would draw on a rate that others
-have overdrawn waits, too: so a rate is overdrawn by one request at most, however many peers there
-are. What waits is in memory: of one entity a share of the byte budget, and beyond that requests are
-refused. Peers whose requests waited are served in turns, see `waiting.Turn`.
+have overdrawn waits, too: so a rate is overdrawn by one request at a time, however many peers there
+are. But nobody waits for longer than `HELD_MS_MAX`: then one request of each peer is served,
+whatever is overdrawn, so only a quota of connections bounds what many peers use that way. What
+waits is in memory: of one entity a share of the byte budget, and beyond that requests are refused.
+Peers whose requests waited are served in turns, see `waiting.Turn`.
 """
 
 from __future__ import annotations

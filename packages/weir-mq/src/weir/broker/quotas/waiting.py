@@ -79,8 +79,9 @@ class ParkedBytes:
             self._entities += (account.parked_bytes > 0) - before
 
     def is_full(self, short: Sequence[Account]) -> Overloaded | None:
-        """Return the refusal if no more may wait for these accounts. Where the share of all is full,
-        only those are refused that have an even part of it or more: two cannot take a third one's.
+        """Return the refusal if no more may wait for these accounts. Where the share of all is
+        full, only those are refused that have an even part of it or more: two cannot take a third
+        one's.
         """
         limit = self._budget.limit
         for one in short:
