@@ -413,8 +413,8 @@ OF_PRINCIPALS = (
         "relay-asks-the-core-as-itself",
         "What the core says to a reader of a private relay is asked by the reader's session.",
         "weir.relay_node.requests",
-        "return await of_core(request, asker or self._host)",
-        "return await of_core(request, self._host)",
+        "return await of_core(request, room, asker or self._host)",
+        "return await of_core(request, room, self._host)",
         _OF_SET,
     ),
     Bug(

@@ -16,13 +16,14 @@ from weir.protocol.client.access import Login
 from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
 from weir.protocol.frame import ClientFrame
 from weir.relay_node.gate import RelayGate
-from weir.relay_node.requests import AnswerRoom, refusal_of
+from weir.relay_node.requests import AnswerRoom, Places, refusal_of
 from weir.tls.files import ServerTls
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 1_000
-#: Of one connection, so many requests are under way; it is not read from meanwhile.
+#: Of one connection, so many requests are under way, beside those that wait for what may come much
+#: later; it is not read from meanwhile.
 PENDING_MAX = 32
 #: So many bytes of answers are in memory for all connections together.
 ANSWERS_BYTES = 128 * MIB
@@ -162,7 +163,7 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._stream = ClientStream()
-        self._slots = asyncio.Semaphore(PENDING_MAX)
+        self._slots = Places(PENDING_MAX)
         self._large = asyncio.Semaphore(_LARGE_MAX)
         self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -209,27 +210,27 @@ class _Connection:
             self._writer.transport.abort()  # to close it would wait for who takes nothing
 
     async def _serve(self, frame: ClientFrame) -> None:
+        opcode, correlation = frame.opcode, frame.correlation
         async with AnswerRoom(self._slots, self._large, self._room) as room:
-            await self._answer(frame, room)
+            reply: m.Reply
+            try:
+                request = decode_request(frame)
+                del frame  # it may be much longer than what it says, and others wait with theirs
+                reply = await self._answer(request, room)
+            except WeirError as error:
+                reply = refusal_of(error)
+            # Not all answers take room, and who takes none in is not read from.
+            await room.step_back()
+            await self._send(reply, opcode, correlation)
 
-    async def _answer(self, frame: ClientFrame, room: AnswerRoom) -> None:
-        reply: m.Reply
-        try:
-            request = decode_request(frame)
-            if not self._greeted and not isinstance(request, m.Hello | Login):
-                raise NoHello("say hello first")
-            if isinstance(request, m.AskRelay):
-                # Each partition of a relay below has a pull that waits: what they may be together
-                # is bounded where they wait.
-                room.step_aside()
-            reply = await self._gate.answer(request, room, self._session)
-            if isinstance(request, m.Hello) and not self._greeted:
-                self._greeted = True
-                self._tasks.add(asyncio.get_running_loop().create_task(self._watch()))
-        except WeirError as error:
-            reply = refusal_of(error)
-        await room.step_back()  # not all answers take room, and who takes none in is not read from
-        await self._send(reply, frame.opcode, frame.correlation)
+    async def _answer(self, request: m.Request, room: AnswerRoom) -> m.Reply:
+        if not self._greeted and not isinstance(request, m.Hello | Login):
+            raise NoHello("say hello first")
+        reply = await self._gate.answer(request, room, self._session)
+        if isinstance(request, m.Hello) and not self._greeted:
+            self._greeted = True
+            self._tasks.add(asyncio.get_running_loop().create_task(self._watch()))
+        return reply
 
     async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:
         async with self._sending:

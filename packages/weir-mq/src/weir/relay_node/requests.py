@@ -33,6 +33,7 @@ from weir.model.limits import (
     CHUNKS_PER_FETCH_MAX,
     FETCH_BYTES_MAX,
     PIPELINE_WINDOW,
+    REQUESTS_PENDING_MAX,
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
 )
@@ -66,6 +67,15 @@ UNREAD_SECONDS = 30.0
 _PAGE = 500
 
 
+class Places(asyncio.Semaphore):
+    """The places of the requests of one connection, and of how many that wait without one."""
+
+    def __init__(self, most: int) -> None:
+        """Have `most` places; nobody waits without one."""
+        super().__init__(most)
+        self.aside = 0
+
+
 class AnswerRoom(AsyncExitStack):
     """The memory that one answer may use, from when messages are read for it until it is sent.
 
@@ -73,7 +83,7 @@ class AnswerRoom(AsyncExitStack):
     connection is taken before it, never after it.
     """
 
-    def __init__(self, places: asyncio.Semaphore, *limits: asyncio.Semaphore) -> None:
+    def __init__(self, places: Places, *limits: asyncio.Semaphore) -> None:
         """Take none yet; the request has one of the `places` among those of its connection."""
         super().__init__()
         self._places = places
@@ -82,7 +92,12 @@ class AnswerRoom(AsyncExitStack):
         self._taken = False
 
     def step_aside(self) -> None:
-        """Give up the place of a request that waits for what may come much later."""
+        """Give up the place of a request that waits for what may come much later. It keeps its
+        place while it has memory, and where too many wait already.
+        """
+        if self._is_aside or self._taken or self._places.aside >= REQUESTS_PENDING_MAX:
+            return
+        self._places.aside += 1
         self._is_aside = True
         self._places.release()
 
@@ -90,6 +105,7 @@ class AnswerRoom(AsyncExitStack):
         """Wait for a place, if the request gave up its own."""
         if self._is_aside:
             await self._places.acquire()
+            self._places.aside -= 1
             self._is_aside = False
 
     async def take(self) -> None:
@@ -127,7 +143,9 @@ class RelayRequests:
             a.AskLeader: self._tell_leader,
             a.TraceMessage: self._trace,
         }
-        self._of_core: dict[type[m.Request], Callable[[Any, CoreAsker], Awaitable[m.Reply]]] = {
+        self._of_core: dict[
+            type[m.Request], Callable[[Any, AnswerRoom, CoreAsker], Awaitable[m.Reply]]
+        ] = {
             m.Positions: self._positions,
             m.AskBarriers: self._ask_barriers,
             m.AwaitMark: self._await_mark,
@@ -147,7 +165,7 @@ class RelayRequests:
         if isinstance(request, m.AskRelay):
             return await self._tell_relay(request, room)
         if (of_core := self._of_core.get(type(request))) is not None:
-            return await of_core(request, asker or self._host)
+            return await of_core(request, room, asker or self._host)
         handler = self._handlers.get(type(request))
         if handler is None:
             core = self._host.config.core
@@ -261,7 +279,9 @@ class RelayRequests:
 
     # -- messages ----------------------------------------------------------------------------
 
-    async def _positions(self, request: m.Positions, asker: CoreAsker) -> m.Reply:
+    async def _positions(
+        self, request: m.Positions, room: AnswerRoom, asker: CoreAsker
+    ) -> m.Reply:  # fmt: skip
         _, held = self._partition(request.address)
         state = held.state
         if not state.begun:
@@ -269,7 +289,7 @@ class RelayRequests:
         if not request.stamp:
             return m.PositionsReply(state.start, state.end, state.start)
         asked = m.Positions(Address(0, 0, request.address.group), request.stamp)
-        told = await self._ask_core(asker.ask_core(asked, m.PositionsReply, 0.0))
+        told = await self._ask_core(room, asker.ask_core(asked, m.PositionsReply, 0.0))
         start = max(told.start, state.start)
         return m.PositionsReply(start, max(told.end, start), max(told.at, start))
 
@@ -293,6 +313,7 @@ class RelayRequests:
             left = deadline - loop.time()
             if left <= 0:
                 break
+            room.step_aside()  # a reader has one such request for each partition
             try:
                 # What was read and is not durable yet brings no news: look again soon.
                 await asyncio.wait_for(news.wait(), left if plan is None else min(left, 0.01))
@@ -383,6 +404,8 @@ class RelayRequests:
             self._host.handle(group, HoldSaid(message))
             return m.RelayTold(request.address)
         link = self._host.partitions.children.open(message)
+        # Each partition of a relay below has a pull that waits.
+        room.step_aside()
         try:
             if isinstance(message, Pull):
                 self._host.handle(group, PullCame(link.number, message))
@@ -415,11 +438,13 @@ class RelayRequests:
 
     # -- the one order -----------------------------------------------------------------------
 
-    async def _ask_barriers(self, request: m.AskBarriers, asker: CoreAsker) -> m.Reply:
+    async def _ask_barriers(
+        self, request: m.AskBarriers, room: AnswerRoom, asker: CoreAsker
+    ) -> m.Reply:  # fmt: skip
         self._topic(request.topic)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
         try:
-            return await self._ask_core(asker.ask_core(request, m.Barriers, wait))
+            return await self._ask_core(room, asker.ask_core(request, m.Barriers, wait))
         except Unavailable:
             if request.anew or not request.stamp:
                 raise
@@ -442,16 +467,20 @@ class RelayRequests:
         reached = all(stamp >= request.stamp for _, stamp, _ in rows)
         return m.Barriers(request.topic, rows, reached=reached)
 
-    async def _await_mark(self, request: m.AwaitMark, asker: CoreAsker) -> m.Reply:
+    async def _await_mark(
+        self, request: m.AwaitMark, room: AnswerRoom, asker: CoreAsker
+    ) -> m.Reply:  # fmt: skip
         self._topic(request.topic)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        return await self._ask_core(asker.ask_core(request, m.OrderMark, wait))
+        return await self._ask_core(room, asker.ask_core(request, m.OrderMark, wait))
 
-    async def _resolve_cut(self, request: m.ResolveCut, asker: CoreAsker) -> m.Reply:
+    async def _resolve_cut(
+        self, request: m.ResolveCut, room: AnswerRoom, asker: CoreAsker
+    ) -> m.Reply:  # fmt: skip
         for name in request.topics:
             self._named(name)
         wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        return await self._ask_core(asker.ask_core(request, m.ResolvedCut, wait))
+        return await self._ask_core(room, asker.ask_core(request, m.ResolvedCut, wait))
 
     def _topic(self, number: int) -> RelayedTopic:
         topic = self._host.topics.get(number)
@@ -459,13 +488,14 @@ class RelayRequests:
             raise UnknownTopic("no such topic is relayed here", number)
         return self._allowed(topic)
 
-    async def _ask_core(self, asked: Awaitable[R]) -> R:
+    async def _ask_core(self, room: AnswerRoom, asked: Awaitable[R]) -> R:
         """Return what the core answers. Raises its refusal, `Unavailable` if it does not answer."""
         if self._forwarded >= FORWARDED_MAX:
             if asyncio.iscoroutine(asked):
                 asked.close()
             raise Overloaded("too many questions wait for the core", RETRY_AFTER_MS)
         self._forwarded += 1
+        room.step_aside()
         try:
             return await asked
         except (Disconnected, TimeoutError):

@@ -44,6 +44,7 @@ from weir.relay_node.disk import RelayDisk
 from weir.relay_node.host import RelayHost
 from weir.relay_node.listener import PENDING_MAX, Listener
 from weir.relay_node.partitions import RelayPartitions
+from weir.relay_node.requests import AnswerRoom
 from weir.relay_node.store import RelayStore
 from weir.testing.memory_node import Node
 
@@ -315,8 +316,9 @@ def test_pulls_that_wait_take_no_place_among_the_requests_of_a_connection() -> N
         def session(self, channel: object) -> OpenSession:
             return OpenSession()
 
-        async def answer(self, request: m.Request, room: object, session: object) -> m.Reply:
+        async def answer(self, request: m.Request, room: AnswerRoom, session: object) -> m.Reply:
             if isinstance(request, m.AskRelay):
+                room.step_aside()
                 await asyncio.get_running_loop().create_future()
             if isinstance(request, m.Ping):
                 return m.Pong(7)

@@ -93,6 +93,8 @@ class OneAnswer:
     async def answer(self, request: m.Request, room: AnswerRoom, session: object) -> m.Reply:
         if isinstance(request, m.Hello):
             return m.Welcome(1, 0, 1, 0, MIB, 1)
+        if isinstance(request, m.AskRelay):
+            room.step_aside()
         await room.take()
         if isinstance(request, m.AskRelay):
             for _ in range(50):

@@ -19,7 +19,7 @@ from weir.relay.state import RelayState
 from weir.relay_node import requests as answering
 from weir.relay_node.host import RelayedTopic, RelayHost
 from weir.relay_node.partitions import Held
-from weir.relay_node.requests import AnswerRoom, RelayRequests
+from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
 
 TOPIC = 3
 GROUPS = (3 << 16, 3 << 16 | 1)
@@ -40,9 +40,7 @@ class CoreAway:
 
 def barriers(*marks: Mark) -> m.Barriers:
     requests = RelayRequests(cast(RelayHost, CoreAway(*marks)))
-    reply = asyncio.run(
-        requests.answer(m.AskBarriers(TOPIC, 50, 0), AnswerRoom(asyncio.Semaphore()))
-    )
+    reply = asyncio.run(requests.answer(m.AskBarriers(TOPIC, 50, 0), AnswerRoom(Places(1))))
     assert isinstance(reply, m.Barriers)
     return reply
 
@@ -82,9 +80,7 @@ class ChunkHost(CoreAway):
 
     async def ask(self, index: int) -> Any:
         request = m.FetchChunks(Address(0, 0, GROUPS[0]), index, 1, 1 << 20)
-        return await RelayRequests(cast(RelayHost, self)).answer(
-            request, AnswerRoom(asyncio.Semaphore())
-        )
+        return await RelayRequests(cast(RelayHost, self)).answer(request, AnswerRoom(Places(1)))
 
 
 def test_a_chunk_that_is_not_durable_yet_is_waited_for() -> None:
