@@ -141,7 +141,6 @@ class RelayRequests:
             m.ListOffsets: self._list_offsets,
             a.DescribePartition: self._describe_partition,
             a.AskLeader: self._tell_leader,
-            a.TraceMessage: self._trace,
         }
         self._of_core: dict[
             type[m.Request], Callable[[Any, AnswerRoom, CoreAsker], Awaitable[m.Reply]]
@@ -164,6 +163,8 @@ class RelayRequests:
             return await self._fetch_chunks(request, room)
         if isinstance(request, m.AskRelay):
             return await self._tell_relay(request, room)
+        if isinstance(request, a.TraceMessage):
+            return await self._trace(request, room)
         if (of_core := self._of_core.get(type(request))) is not None:
             return await of_core(request, room, asker or self._host)
         handler = self._handlers.get(type(request))
@@ -224,12 +225,15 @@ class RelayRequests:
         node = self._host.founded.node
         return a.LeaderInfo(node, 1, (node,))
 
-    async def _trace(self, request: a.TraceMessage) -> m.Reply:
+    async def _trace(self, request: a.TraceMessage, room: AnswerRoom) -> m.Reply:
         """Say whether a message is here. What was read and is not durable yet counts, as it does
         for readers.
         """
         group, offset = request.address.group, request.offset
         _, held = self._partition(request.address)
+        if reads.presence_in(held.state, offset) is Presence.STORED:
+            await room.take()
+            _, held = self._partition(request.address)
         state = held.state
         presence, stamp, received_ms = reads.presence_in(state, offset), 0, 0
         start, end = state.start, state.end

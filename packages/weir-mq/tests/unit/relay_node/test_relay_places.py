@@ -11,10 +11,13 @@ import pytest
 
 from rigs.relay_nodes import OpenSession, frame, play
 from weir.model.ids import Address
+from weir.model.topic import Presence
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply
-from weir.relay.entries import FilterSet, StartMoved
+from weir.relay.entries import FilterSet, Relayed, StartMoved, encode_entry
 from weir.relay.messages import AskFilter, encode_message
+from weir.relay.rows import Row, RowKind
 from weir.relay.state import RelayState
 from weir.relay_node import requests as answering
 from weir.relay_node.children import ChildLinks
@@ -155,5 +158,44 @@ def test_so_many_wait_without_a_place_and_further_ones_keep_theirs(
         second.step_aside()
         assert not places.locked()
         await first.aclose()
+
+    play(work)
+
+
+def test_a_trace_reads_where_there_is_room_for_it() -> None:
+    class Host(IdleHost):
+        reads = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.disk = self
+            self.held = self.partitions.held[GROUPS[0]]
+            self.held.unread_since = 0.0
+            self.record = Relayed(0, 0, 1, 1, 9, (Row(RowKind.VOID, 1),))
+            self.index = self.held.state.apply(self.record, 1)
+
+        async def entries(self, group: int, indexes: list[int]) -> dict[int, bytes]:
+            self.reads += 1
+            return {self.index: b"".join(encode_entry(self.record))}
+
+    async def work() -> None:
+        host, memory, places = Host(), asyncio.Semaphore(0), Places(1)
+        requests = RelayRequests(cast(RelayHost, host))
+
+        async def traced(offset: int) -> m.Reply:
+            async with AnswerRoom(places, memory) as room:
+                return await requests.answer(a.TraceMessage(Address(0, 0, GROUPS[0]), offset), room)
+
+        told = await traced(1)  # nothing is read for what is not there
+        assert isinstance(told, a.TracedMessage)
+        assert (told.presence, host.reads) == (Presence.AWAITED, 0)
+        tracing = asyncio.ensure_future(traced(0))
+        await asyncio.sleep(0.01)
+        assert host.reads == 0
+        memory.release()
+        told = await tracing
+        assert isinstance(told, a.TracedMessage)
+        assert (told.presence, host.reads) == (Presence.ABORTED, 1)
+        assert not memory.locked(), "others read now"
 
     play(work)
