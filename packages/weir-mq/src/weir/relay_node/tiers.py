@@ -8,7 +8,7 @@ from weir.protocol.client.topology import TopologyState
 from weir.relay.holds import Child, HoldLimits, limits_in
 from weir.relay.ports import ChildrenSet
 from weir.relay_node.uppers import Hosts, UpperRelays
-from weir.tls.dialling import like
+from weir.tls.dialling import by_its_name
 from weir.topology.sets import Topology
 
 
@@ -58,8 +58,8 @@ def uppers_in(
     topology: Topology, brokerset: int, node: int, core: str = ""
 ) -> tuple[Hosts, ...]:  # fmt: skip
     """Return where the nodes of the sets above a set are reached that are relays, too, the
-    preferred ones first: as `core` is. Of a set with several nodes, each node below has another one
-    first.
+    preferred ones first: as `core` is, each by its own name. Of a set with several nodes, each node
+    below has another one first.
     """
     row = topology.by_id(brokerset)
     found: list[Hosts] = []
@@ -69,7 +69,8 @@ def uppers_in(
             continue
         turn = node % len(above.nodes)
         found += [
-            ((like(one.host, core), one.port),) for one in above.nodes[turn:] + above.nodes[:turn]
+            ((by_its_name(one.host, core), one.port),)
+            for one in above.nodes[turn:] + above.nodes[:turn]
         ]
     return tuple(found)
 

@@ -70,6 +70,15 @@ def like(host: str, other: str) -> str:
     return SecureHost(host, other.files) if isinstance(other, SecureHost) else host
 
 
+def by_its_name(host: str, other: str) -> str:
+    """Return `host`, to be reached with the files that `other` is reached with, and by its own
+    name: the other name that `other` has in its certificate is of `other` alone.
+    """
+    if isinstance(other, SecureHost):
+        return SecureHost(host, other.files._replace(server_name=""))
+    return host
+
+
 def files_of(hosts: list[tuple[str, int]]) -> ClientFiles | None:
     """Return with which files hosts are reached; None if that is without TLS."""
     return next((host.files for host, _ in hosts if isinstance(host, SecureHost)), None)

@@ -64,6 +64,8 @@ def test_uppers_of_the_topology_are_reached_as_the_core_is() -> None:
     found = uppers_in(TREE, 7, 8, SecureHost("core", files))
     assert found == tuple(((SecureHost("127.0.0.1", files), port),) for port in (1, 2, 6800))
     assert found != uppers_in(TREE, 7, 8, "core") == uppers_in(TREE, 7, 8)
+    core = SecureHost("10.0.0.1", files._replace(server_name="core.example"))
+    assert uppers_in(TREE, 7, 8, core) == found, "each has its own name in its certificate"
 
 
 def test_children_are_the_nodes_of_sets_below_that_may_hold_the_topic() -> None:

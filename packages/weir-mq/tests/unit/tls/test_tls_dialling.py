@@ -8,7 +8,7 @@ import pytest
 
 from weir.client.arguments import parse_url
 from weir.errors import Disconnected
-from weir.tls.dialling import SecureHost, check_role, client_files, files_of, like
+from weir.tls.dialling import SecureHost, by_its_name, check_role, client_files, files_of, like
 from weir.tls.files import ALPN, ClientFiles
 from weir.tls.identity import parse_identity
 from weir.tls.peers import PeerCertificate, certificate_of, check_broker
@@ -53,7 +53,10 @@ def test_a_host_with_tls_is_none_without_and_travels_to_executors() -> None:
     again = pickle.loads(pickle.dumps(host))
     assert (again, again.files) == (host, files)
     assert like("broker2", host) == SecureHost("broker2", files)
-    assert type(like("broker2", "broker1")) is str
+    assert type(like("broker2", "broker1")) is type(by_its_name("broker2", "broker1")) is str
+    named = SecureHost("10.0.0.1", files._replace(server_name="broker1"))
+    assert like("10.0.0.2", named) == SecureHost("10.0.0.2", named.files)
+    assert by_its_name("broker2", named) == SecureHost("broker2", files)
     assert f"{host}:{1}" == "broker1:1"
 
 

@@ -5,14 +5,17 @@ Exit codes: 0 the core has the message; 1 it has not, or an error; 2 wrong usage
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 import typer
 
 from weir.cli.admin.devices import AsJson
 from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.model.ids import LIMIT_MAX
 
 if TYPE_CHECKING:
     from weir.client.administration import MessageTrace
@@ -77,12 +80,18 @@ def _place_of(message: str) -> tuple[str, int, int]:
     """Return topic, partition and offset. Raises `typer.BadParameter`."""
     *names, partition, offset = ["", "", *message.split("/")]
     topic = "/".join(name for name in names if name)
-    if not topic or not (partition.isdecimal() and offset.isdecimal()):
+    if not topic or not (_is_number(partition) and _is_number(offset)):
         raise typer.BadParameter(
             f"{message!r} names no message: give TOPIC/PARTITION/OFFSET, as in orders/0/1742",
             param_hint="TOPIC/PARTITION/OFFSET",
         )
     return topic, int(partition), int(offset)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether it is a number that a partition or an offset can have."""
+    # Python reads no number of thousands of digits.
+    return text.isdecimal() and len(text) <= len(str(LIMIT_MAX)) and int(text) <= LIMIT_MAX
 
 
 async def _hops(
@@ -116,12 +125,18 @@ async def _relays_of(client: Client, url: str, topic: str) -> list[tuple[str, st
 
 
 def at(url: str, host: str, port: int) -> str:
-    """Return the address of another node, to be reached as `url` is."""
+    """Return the address of another node, to be reached as `url` is, by its own name."""
     found = _URL.fullmatch(url)
+    name = host
     host = f"[{host}]" if ":" in host else host
     if found is None:
         return f"weir://{host}:{port}"
-    return f"{found['scheme']}{found['user'] or ''}{host}:{port}{found['query'] or ''}"
+    pairs = (found["query"] or "?")[1:].split("&")
+    kept = [pair for pair in pairs if pair and not pair.startswith("server_name=")]
+    if found["scheme"] == "weirs://" and os.environ.get("WEIR_SERVER_NAME"):
+        kept.append(f"server_name={quote(name)}")  # or that of the core would count
+    query = f"?{'&'.join(kept)}" if kept else ""
+    return f"{found['scheme']}{found['user'] or ''}{host}:{port}{query}"
 
 
 async def _relay(name: str, url: str, topic: str, partition: int, offset: int) -> Hop:

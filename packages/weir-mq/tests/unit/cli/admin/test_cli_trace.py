@@ -13,7 +13,10 @@ from rigs.relay_nodes import fill, relay, until_known
 from weir import connect, testing
 from weir.cli.admin import trace as verb
 from weir.cli.main import main
+from weir.client.arguments import parse_url
 from weir.testing import Node
+from weir.tls.dialling import files_of
+from weir.tls.files import ClientFiles
 from weir.topology.file import read
 
 TOPOLOGY = """\
@@ -107,7 +110,10 @@ def test_a_message_is_followed_through_the_relays_of_the_topology(
     assert (code, "is not there yet" in out) == (1, True)
 
 
-@pytest.mark.parametrize("wrong", ["t", "t/0", "t/0/x", "t/-1/0", "/0/1", "t/0/"])
+@pytest.mark.parametrize("wrong", [
+    "t", "t/0", "t/0/x", "t/-1/0", "/0/1", "t/0/", f"t/0/{1 << 63}", f"t/{1 << 63}/0",
+    f"t/0/{'1' * 5_000}",
+])  # fmt: skip
 def test_what_names_no_message_is_refused_with_the_way_to_name_one(
     wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +151,17 @@ def test_a_cluster_in_total_order_is_told_of_in_each_partition(node: Node) -> No
     asyncio.run(asyncio.wait_for(play(), 30))
 
 
-def test_a_relay_is_reached_as_the_core_is() -> None:
+def test_a_relay_is_reached_as_the_core_is_and_by_its_own_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("WEIR_SERVER_NAME", raising=False)
     assert verb.at("weir://core", "10.1.0.1", 6800) == "weir://10.1.0.1:6800"
     assert verb.at("weirs://ann@a:1,b?ca=/x.pem", "::1", 7) == "weirs://ann@[::1]:7?ca=/x.pem"
+    url = "weirs://ann@a?server_name=core&ca=/x.pem"
+    assert verb.at(url, "b", 7) == "weirs://ann@b:7?ca=/x.pem"
+    assert verb.at("weirs://a?server_name=core", "b", 7) == "weirs://b:7"
+    monkeypatch.setenv("WEIR_SERVER_NAME", "core")
+    assert files_of(parse_url(verb.at(url.replace("ann@", ""), "b", 7))) == ClientFiles(
+        "/x.pem", server_name="b"
+    )
+    assert verb.at("weir://core", "b", 7) == "weir://b:7"
