@@ -148,6 +148,11 @@ class Topology:
         )
 
     @cached_property
+    def racks(self) -> frozenset[int]:
+        """The numbers of all racks."""
+        return frozenset[int]().union(*(one.racks for one in self.switches.values()))
+
+    @cached_property
     def longest_path(self) -> int:
         """The links that a packet crosses at most, those of both processes included."""
         return 2 * len({self._tier(id) for id in self.switches})
@@ -162,6 +167,11 @@ class Topology:
         for above in one.upper:
             found[above] = onward[above] if Link(switch, above) not in dead else frozenset()
         return found
+
+    def reached(self, dead: frozenset[Link]) -> Mapping[int, frozenset[int]]:
+        """Return the racks that each rack reaches when some cables are cut, itself among them."""
+        _, onward = self._reachable(dead)
+        return {rack: onward[self.switch_of_rack(rack).id] for rack in sorted(self.racks)}
 
     def _reachable(self, dead: frozenset[Link]) -> tuple[Routes, Routes]:
         """Return the racks that each switch leads to for what comes down, and for what comes up."""

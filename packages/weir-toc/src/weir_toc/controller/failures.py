@@ -2,12 +2,12 @@
 
 1. *Detect.* A switch fences an input that is silent, freezes its commit register, and reports it.
 2. *Determine.* After a pause, in which other neighbours report the same failure, `Decide` looks at
-   the cables that are left. The racks that reach each other and hold most processes go on. All
-   other processes have failed, and so have those whose own link is silent. Around what goes on, a
-   cut of frozen registers is made: an input from outside that is not silent is frozen on command.
-   The failure stamp of a process is the highest register in that cut which it stands behind. All
-   that it has committed through there was acknowledged by all receivers, and none of these has
-   delivered more.
+   the cables that are left. The racks that reach each other and hold most processes go on, until
+   other cables are dead. All other processes have failed, and so have those whose own link is
+   silent. Around what goes on, a cut of frozen registers is made: an input from outside that is
+   not silent is frozen on command. The failure stamp of a process is the highest register in that
+   cut which it stands behind. All that it has committed through there was acknowledged by all
+   receivers, and none of these has delivered more.
 3. *Broadcast.* Each process that goes on is told.
 4. *Discard*, 5. *recall* and 6. *callback* are those of the endpoint, which answers at the end.
 7. *Resume.* When all have answered, the frozen registers are removed, and barriers move.
@@ -18,6 +18,7 @@ is removed at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -36,6 +37,7 @@ from weir_toc.controller.entries import (
     Remove,
     SetRoutes,
 )
+from weir_toc.controller.sides import heaviest_side
 from weir_toc.topology import Link, Routes, Topology, rack_of
 
 #: One direction of a link: the switch that listens, and its neighbour.
@@ -73,6 +75,9 @@ class FailureState:
         self._unanswering: set[int] = set()
         #: Switches that do not answer. One is heard of again by the links that join it.
         self._dead_switches: set[int] = set()
+        #: The racks that went on at the last decision, as long as the same cables are dead.
+        self._side: frozenset[int] = frozenset()
+        self._side_without: frozenset[Link] = frozenset()
 
     @property
     def is_undecided(self) -> bool:
@@ -85,8 +90,13 @@ class FailureState:
 
     def is_cut_off(self, rack: int) -> bool:
         """Whether processes of a rack do not reach those that go on, or are not reached by them."""
-        # Most of the time no cable is dead.
-        return bool(self._dead_links()) and rack not in self._racks_that_go_on()
+        return rack in self.racks_cut_off()
+
+    def racks_cut_off(self) -> frozenset[int]:
+        """Return the racks that are cut off, none if no cable is dead."""
+        if not self._dead_links():  # most of the time
+            return frozenset()
+        return self.topology.racks - self._racks_that_go_on()
 
     def exclude(self, process: int) -> None:
         """Let a process fail of which no other one has heard: nobody is told."""
@@ -100,6 +110,7 @@ class FailureState:
             return []
         if isinstance(entry, InputSilent):
             self._silent.setdefault((entry.switch, entry.neighbour), entry)
+            self._forget_side()
             return []
         if isinstance(entry, LinkJoined):
             return self._link_joined((entry.switch, entry.neighbour))
@@ -108,6 +119,7 @@ class FailureState:
                 self._unanswering.add(entry.node)
             elif entry.node in self.topology.switches:
                 self._dead_switches.add(entry.node)
+                self._forget_side()
             return []
         if isinstance(entry, Completed):
             failure = self.failures.get(entry.failure)
@@ -145,11 +157,13 @@ class FailureState:
             del self._silent[port]
             self._decided.discard(port)
         self._reconsider()
+        self._forget_side()
         return self._routes()
 
     def switch_answers(self, switch: int) -> None:
         """A switch reports that was given up: it has been cut off from the controller alone."""
         self._dead_switches.discard(switch)
+        self._forget_side()
 
     def current_routes(self, switch: int) -> Routes:
         """Return to which racks each neighbour of a switch leads now."""
@@ -171,6 +185,7 @@ class FailureState:
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
             "freezing": sorted(self._freezing),
+            "side": sorted(self._side),
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -188,6 +203,9 @@ class FailureState:
         self._dead_switches = {*state["dead_switches"]}
         # Snapshots of earlier releases do not tell: the next decision commands them again.
         self._freezing = {(switch, neighbour) for switch, neighbour in state.get("freezing", ())}
+        # Nor do they tell which side went on: it is weighed again.
+        self._side = frozenset(state.get("side", ()))
+        self._side_without = self._dead_links()
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -207,6 +225,7 @@ class FailureState:
         inputs = [port for port in self._silent if port not in self._decided and (
             port[0] in switches
         )]  # fmt: skip
+        self._side, self._side_without = racks, self._dead_links()
         self._decided |= self._silent.keys()
         self._unanswering -= dead
         self.processes -= dead
@@ -228,25 +247,23 @@ class FailureState:
         return rack not in racks or port in self._silent or process in self._unanswering
 
     def _racks_that_go_on(self) -> frozenset[int]:
-        """Return racks that all reach each other; those with most processes are chosen first."""
-        topology, dead = self.topology, self._dead_links()
-        count = {rack: 0 for one in topology.switches.values() for rack in one.racks}
-        for process in self.processes:
-            count[rack_of(process)] += 1
+        """Return the racks of the last decision, or the heaviest set if other cables are dead."""
+        if self._side:
+            return self._side
         reached = {
-            rack: frozenset({rack}).union(
-                *topology.routes(topology.switch_of_rack(rack).id, dead).values()
-            )
-            for rack in count
+            rack: racks
+            for rack, racks in self.topology.reached(self._dead_links()).items()
+            if self.topology.switch_of_rack(rack).id not in self._dead_switches
         }
-        chosen: set[int] = set()
-        for rack in [*count]:
-            if topology.switch_of_rack(rack).id in self._dead_switches:
-                del count[rack]
-        for rack in sorted(count, key=lambda rack: (-count[rack], rack)):
-            if all(rack in reached[other] and other in reached[rack] for other in chosen):
-                chosen.add(rack)
-        return frozenset(chosen)
+        return heaviest_side(reached, Counter(rack_of(process) for process in self.processes))
+
+    def _forget_side(self) -> None:
+        """Forget which side went on once other cables are dead, or a switch of it."""
+        if not self._side:
+            return
+        switches = {self.topology.switch_of_rack(rack).id for rack in self._side}
+        if self._side_without != self._dead_links() or switches & self._dead_switches:
+            self._side = frozenset()
 
     def _switches_of(self, racks: frozenset[int]) -> set[int]:
         """Return the switches that go on: those of the racks, and what their cables lead up to."""
@@ -311,6 +328,7 @@ class FailureState:
         """A link is back. Its register counts from now on, or from the end of a failure."""
         self._dead_switches.discard(port[1])
         report = self._silent.pop(port, None)
+        self._forget_side()
         if report is None:
             return []
         commands = self._routes()

@@ -126,7 +126,8 @@ class ControllerState:
         """
         racks = sorted(one for switch in self.switches for one in self.racks_at(switch))
         if self.failures is not None:
-            racks = [one for one in racks if not self.failures.is_cut_off(one)] or racks
+            cut_off = self.failures.racks_cut_off()
+            racks = [one for one in racks if one not in cut_off] or racks
         count = Counter(rack_of(named.process) for named in self.names.values())
         return min(racks, key=lambda rack: (count[rack], rack), default=0)
 
