@@ -69,6 +69,8 @@ _STOP_WITHIN = 10.0
 #: The core is one upper node to a relay: the client finds who leads a partition there.
 CORE = UpperNode(0, 1, True)
 _LOOK_EVERY = 2.0
+#: Of so many topics that may not be read it is asked at once whether they may be.
+_RIGHTS_AT_ONCE = 8
 _BEGAN_NS = time.time_ns() - time.monotonic_ns()
 #: What the core's access refuses with: nobody is served until it lets this relay in, or read.
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
@@ -194,7 +196,7 @@ class RelayHost:
             for address in info.addresses:
                 self.partitions.close(address.group)
         disk = (self.disk.make_spares, self.disk.run_chores)
-        for work in (self._reach, self._tick, *disk):
+        for work in (self._reach, self._look_for_rights, self._tick, *disk):
             self._spawn(self._run(work))
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
 
@@ -255,7 +257,6 @@ class RelayHost:
         try:
             await self._look_for_topics(network)
             self._lock_out("")
-            await self._look_for_rights(network)
             await self._look_for_tiers(network)
         except _BARRED as error:
             self._lock_out(str(error))
@@ -288,12 +289,22 @@ class RelayHost:
         if changed or self._kept.is_stale:
             await self._keep_topics()
 
-    async def _look_for_rights(self, network: NetworkClient) -> None:
+    async def _look_for_rights(self) -> None:
         """Ask whether topics may be read again that a pull was refused of: the next pulls may all
-        go to a relay above.
+        go to a relay above. Nothing else waits for a leader that does not answer.
         """
-        for topic in [topic for topic in self.topics.values() if topic.barred]:
-            group = topic.info.addresses[0].group
+        turns = asyncio.Semaphore(_RIGHTS_AT_ONCE)
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            barred = [topic for topic in self.topics.values() if topic.barred]
+            await asyncio.gather(*(self._look_for_right(topic, turns) for topic in barred))
+
+    async def _look_for_right(self, topic: RelayedTopic, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            network, addresses = self.network, topic.info.addresses
+            if network is None or not addresses:
+                return
+            group = addresses[0].group
             me = self.founded.system, self.founded.brokerset, self.founded.node
             tags = pack_tags(self._tags_of(group))
             question = r.AskFilter(*me, topic_of(group), partition_of(group), 0, tags)
