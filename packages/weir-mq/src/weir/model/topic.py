@@ -89,7 +89,8 @@ class Progress(IntEnum):
     WAITING = 0
     #: A consumer has it.
     GRANTED = 1
-    #: It was given back, and nobody is granted it for a while.
+    #: It was given back, and nobody is granted it for a while; or a scattering with its ack is not
+    #: decided.
     HELD_BACK = 2
     DONE = 3
 

@@ -288,6 +288,20 @@ def test_who_may_lead_no_more_tells_no_end(trio: Any, produce: Any) -> None:
     assert resolved(trio, old.id, by_partition=True).ends == [2]
 
 
+def test_who_may_lead_no_more_tells_of_no_message(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic("t"), trio.producer()
+    (address,) = info.addresses
+    trio.told(produce(info, grant, 0, b"x"), address.group)
+    old = trio.leader(address.group)
+    trio.run(300)
+    trio.isolate(old.id)
+    asked = old.ask(a.TraceMessage(address, 1))
+    trio.until(lambda: trio.leader(address.group) is not old)
+    trio.told(produce(info, grant, 1, b"y"), address.group)
+    trio.run(300)
+    assert not isinstance(old.reply_to(asked), a.TracedMessage), "others have that message by now"
+
+
 def test_a_client_may_not_ask_where_offsets_are(spread: Any) -> None:
     trio, info, _ = spread
     reply = trio.answer(trio[1], m.LocateOffsets([(group_of(info.id, 0), 0, 0)]))

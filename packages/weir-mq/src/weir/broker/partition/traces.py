@@ -10,7 +10,7 @@ from weir.broker.partition.topics import Topics
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
-from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Cursor
+from weir.broker.state.clusters import AT_ONCE, NEVER, NOBODY, ClusterState, Cursor
 from weir.broker.state.state import PartitionState
 from weir.model.topic import Presence, Progress
 from weir.order.clock import Time
@@ -97,7 +97,8 @@ def _presence(state: PartitionState, offset: int) -> Presence:
 def _progress(cluster: ClusterState, fence: int, left_ms: int) -> tuple[Progress, int]:
     """Return how far a message is that is not done, and who has it; `fence` is 0 if nobody has."""
     grant = cluster.grants[fence] if fence else None
-    if grant is not None and grant.consumer == NOBODY and left_ms:
+    if grant is not None and grant.consumer == NOBODY and (left_ms or grant.deadline == NEVER):
+        # Its delay has not passed, or a scattering with its ack is not decided.
         return Progress.HELD_BACK, NOBODY
     if grant is None or grant.consumer == NOBODY or grant.deadline == AT_ONCE:
         return Progress.WAITING, NOBODY  # nobody had it, or who had it is gone

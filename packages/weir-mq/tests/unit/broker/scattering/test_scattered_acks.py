@@ -10,6 +10,7 @@ from rigs.part_questions import ask_part
 from weir.broker.api import events as ev
 from weir.errors import StaleGrant
 from weir.model.ids import acks_part, batch_part
+from weir.model.topic import Progress
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.order import Standing, Step
@@ -110,3 +111,23 @@ def test_a_cluster_that_was_deleted_stays_so(acker: Acker, step: Step) -> None:
     acker.settle()
     assert "crew" not in acker.partition.state.clusters
     assert acker.partition.state.scatterings.kept == (step == Step.COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("step", "after"), [(Step.COMMIT, Progress.DONE), (Step.ABORT, Progress.GRANTED)]
+)
+def test_a_trace_tells_a_message_held_back_until_its_ack_is_decided(
+    acker: Acker, step: Step, after: Progress
+) -> None:
+    def progress() -> Progress:
+        told = acker.rig.answer(1, a.TraceMessage(acker.address, 0))
+        (crew,) = told.clusters
+        return Progress(crew.progress)
+
+    assert progress() is Progress.GRANTED
+    acker.prepare(acker.now + 5)
+    acker.settle()
+    assert progress() is Progress.HELD_BACK
+    acker.decide(acker.now + 5, step)
+    acker.settle()
+    assert progress() is after
