@@ -53,8 +53,8 @@ LONGEST = (
 #: The fixture of a test that waits for what is played beside all others.
 LAST = "many_seeds"
 
-# Commands that tests run keep contexts and tickets here, and not among the settings of whoever runs
-# the tests. It goes with this process, which may load this file more than once.
+# Commands that tests run keep contexts and tickets here, and not among the settings of the person
+# who runs the tests. It goes with this process, which may load this file more than once.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
