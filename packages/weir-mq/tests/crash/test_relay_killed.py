@@ -6,57 +6,17 @@ with its stamp, in the core's order.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from weir.client.client import Client, connect
-from weir.server.interpreter import environment, python
-from weir.testing.nodes import free_ports, start_node
+from weir.testing.nodes import RelayProcess, free_ports, start_node
 
 TOPIC, MESSAGES, TOGETHER = "t", 2_000, 20
 #: Partition, offset, stamp, value.
 Row = tuple[int, int, int, bytes]
-
-
-class RelayProcess:
-    """A relay as a process that is killed and started again at its port."""
-
-    def __init__(self, core: str, folder: Path, port: int, *more: str) -> None:
-        options = ("--data", str(folder), "--port", str(port), "--until-eof", *more)
-        self._command = python("weir.cli", "relay", core, *options)
-        self.url = f"weir://127.0.0.1:{port}"
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """Return once it listens."""
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=environment(),
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        assert "weir relays" in self._process.stdout.readline()
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        os.kill(process.pid, number)
-        code = process.wait(60)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
-        return code
 
 
 @pytest.fixture

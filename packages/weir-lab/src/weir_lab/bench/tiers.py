@@ -25,9 +25,8 @@ import msgspec
 from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.model.limits import MIB
-from weir.testing.nodes import Node, free_ports, running_node
+from weir.testing.nodes import Node, RelayProcess, free_ports, running_node
 from weir_lab.bench.bounds import check_bounds
-from weir_lab.bench.faults.chaos.relay_tree import RelayProcess
 from weir_lab.bench.harness.machine import cpu_seconds
 
 #: One at a time, and in batches.
@@ -114,11 +113,11 @@ def measure(settings: Settings, progress: Progress) -> Result:
         running_node(Path(name) / "core", shards=1) as node,
     ):
         relays: list[RelayProcess] = []
-        upper = ""
+        upper: tuple[str, ...] = ()
         for number, port in enumerate(free_ports(settings.depth), 1):
             folder = Path(name) / f"relay-{number}"
-            relays.append(RelayProcess(node.url, folder, port, number, upper=upper))
-            upper = relays[-1].url
+            relays.append(RelayProcess(node.url, folder, port, *upper, number=number))
+            upper = ("--upper", relays[-1].url)
         try:
             return asyncio.run(_measured(settings, node, relays, progress))
         finally:

@@ -6,13 +6,15 @@
     with running_set(folder, 3) as nodes:
         async with weir.connect(nodes.url) as client: ...
 
-A node of a set has the settings `SMALL` unless others are given.
+A `RelayProcess` is a relay of either. A node of a set has the settings `SMALL` unless others are
+given.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -58,6 +60,10 @@ READY = {**SMALL, "WEIR__LOG__SPARES": "1"}
 
 class NodeFailed(WeirError):
     """A node did not come up, or did not end by itself; the message holds what it said last."""
+
+
+class RelayFailed(WeirError):
+    """A relay did not start, or has ended by itself; the message says where its log is."""
 
 
 class Serving(Protocol):
@@ -246,13 +252,14 @@ class Patient:
 
 
 class Berth(msgspec.Struct, frozen=True):
-    """Where a node of a set listens, what its command begins with, as for another network, and the
-    module that is run as `weir`.
+    """Where a node of a set listens, what its command begins with, as for another network, the
+    module that is run as `weir`, and the id of its BrokerSet.
     """
 
     host: str = HOST
     before: tuple[str, ...] = ()
     module: str = "weir.cli"
+    brokerset: int = 0
 
 
 class _Running(msgspec.Struct):
@@ -349,8 +356,9 @@ class NodeSet:
         ports = [free_ports(1 + shards) for _ in range(nodes)]
         at = [*berths] or [Berth()] * nodes
         founded = _founded(
-            folder, shards, [(one.host, first) for one, (first, *_) in zip(at, ports, strict=True)]
-        )
+            folder, shards, [(one.host, first) for one, (first, *_) in zip(at, ports, strict=True)],
+            [one.brokerset for one in at],
+        )  # fmt: skip
         self.folder = folder
         self.system = founded[0].system
         self.members = founded[0].members
@@ -471,6 +479,91 @@ class NodeSet:
             raise failed[0]
 
 
+class RelayProcess:
+    """A relay that is killed, paused and started again at its port."""
+
+    def __init__(
+        self, core: str, folder: Path, port: int, *options: str, number: int = 0,
+        at: Berth | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare a relay of the core, with options of `weir relay`. It is the one node of the set
+        of that `number`, and has the same number, if one is given.
+        """
+        berth = at or Berth()
+        words = ["--data", str(folder), "--host", berth.host, "--port", str(port), "--until-eof"]
+        if number:
+            words += ["--set", str(number), "--node", str(number)]
+        self._command = [*berth.before, *python(berth.module, "relay", core, *words, *options)]
+        self._log = folder.with_suffix(".log")
+        self.number = number
+        self.host = berth.host
+        self.port = port
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """What `weir.connect` takes."""
+        return f"weir://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The number of its process, which runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Return once it listens. Raises `RelayFailed`."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, env=environment(), start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        if not ready or "weir relays" not in self._process.stdout.readline():
+            self.kill()
+            raise RelayFailed(f"relay {self.number} did not start: see {self._log}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to a relay that runs."""
+        os.kill(self.pid, number)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is over."""
+        return self._process is None or self._process.poll() is not None
+
+    def strike(self) -> None:
+        """End it at once. Raises `RelayFailed` if it had ended by itself before."""
+        assert self._process is not None
+        if (code := self._process.poll()) is not None:
+            raise RelayFailed(f"relay {self.number} ended by itself, with {code}: see {self._log}")
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once; one that is not there is ended."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Let it end; return its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)  # nothing, if it has ended
+        try:
+            code = process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return code
+
+
 @contextmanager
 def running_set(
     folder: Path, nodes: int, shards: int = 1, *, settings: Mapping[str, str] = SMALL
@@ -497,7 +590,9 @@ def _ready(figures: str) -> bool:
         asking.close()
 
 
-def _founded(folder: Path, shards: int, places: Sequence[tuple[str, int]]) -> list[Founded]:
+def _founded(
+    folder: Path, shards: int, places: Sequence[tuple[str, int]], brokersets: Sequence[int]
+) -> list[Founded]:
     if NodeFolder(folder).founded() is not None:
         raise BadFolder(f"{folder} holds a node, and no set of them: give another folder")
     known = NodeFolder(_folder(folder, 1)).founded()
@@ -513,9 +608,9 @@ def _founded(folder: Path, shards: int, places: Sequence[tuple[str, int]]) -> li
     logs = known.logs if known else shards
     return [
         NodeFolder(_folder(folder, member.node)).found(
-            logs, None, Part(member.node, members, system)
+            logs, None, Part(member.node, members, system, brokerset)
         )
-        for member in members
+        for member, brokerset in zip(members, brokersets, strict=True)
     ]
 
 

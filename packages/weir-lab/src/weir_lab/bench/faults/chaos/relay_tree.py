@@ -7,10 +7,6 @@ below can be cut: they go on at their next upper, as where a carrier's network i
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,10 +15,16 @@ from pathlib import Path
 import msgspec
 
 from weir.client.client import Client
-from weir.errors import WeirError
 from weir.model.limits import FORMAT_LEVEL
-from weir.server.interpreter import environment, python
-from weir.testing.nodes import HOST, READY, START_SECONDS, NodeSet, Patient, free_ports
+from weir.testing.nodes import (
+    HOST,
+    READY,
+    NodeSet,
+    Patient,
+    RelayFailed,
+    RelayProcess,
+    free_ports,
+)
 from weir.topology.file import read
 
 CORE_NODES = 3
@@ -33,95 +35,6 @@ TAGS = ("even", "odd")
 _END_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 _CHUNK = 1 << 16
-
-
-class RelayFailed(WeirError):
-    """A relay did not start; the message holds what it said."""
-
-
-class RelayProcess:
-    """A relay that is killed, paused and started again at its port."""
-
-    def __init__(
-        self, core: str, folder: Path, port: int, number: int, tag: str = "", upper: str = ""
-    ) -> None:
-        """Prepare the relay of set `number`, whose one node has that number, too; it pulls from the
-        relay at `upper`, if one is given.
-        """
-        options = ["--data", str(folder), "--port", str(port), "--until-eof"]
-        options += ["--set", str(number), "--node", str(number)]
-        if tag:
-            options += ["--tags", tag]
-        if upper:
-            options += ["--upper", upper]
-        self._command = python("weir.cli", "relay", core, *options)
-        self._log = folder.with_suffix(".log")
-        self.number = number
-        self.port = port
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        """What `weir.connect` takes."""
-        return f"weir://{HOST}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The number of its process, which runs."""
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Return once it listens. Raises `RelayFailed`."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                text=True, env=environment(), start_new_session=True,
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
-        if not ready or "weir relays" not in self._process.stdout.readline():
-            self.kill()
-            raise RelayFailed(f"relay {self.number} did not start: see {self._log}")
-
-    def signal(self, number: int) -> None:
-        """Send a signal to a relay that runs."""
-        os.kill(self.pid, number)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process is over."""
-        return self._process is None or self._process.poll() is not None
-
-    def strike(self) -> None:
-        """End it at once. Raises `RelayFailed` if it had ended by itself before."""
-        assert self._process is not None
-        if (code := self._process.poll()) is not None:
-            raise RelayFailed(f"relay {self.number} ended by itself, with {code}: see {self._log}")
-        self.kill()
-
-    def kill(self) -> None:
-        """End it at once; one that is not there is ended."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """Let it end; return its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)  # nothing, if it has ended
-        try:
-            code = process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
-        return code
 
 
 class LinkProxy:
@@ -199,7 +112,13 @@ class RelayTree:
             for at, (number, (_, tag)) in enumerate(ACCESS.items())
         ]
         self.relays = {
-            number: RelayProcess(self.core.url, folder / f"relay-{number}", port, number, tag)
+            number: RelayProcess(
+                self.core.url,
+                folder / f"relay-{number}",
+                port,
+                *(("--tags", tag) if tag else ()),
+                number=number,
+            )
             for number, port, tag in (*tandem, *access)
         }
 
