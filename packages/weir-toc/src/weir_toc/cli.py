@@ -19,6 +19,7 @@ from weir_toc.hosts.announcer import Announcer
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.udp import address_of
+from weir_toc.places import Place
 from weir_toc.topology import Topology, switch_id
 
 #: Exit codes.
@@ -72,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
         "--interval-ms", type=float, default=1.0,
         help="time between beacons; 5 from 16 processes on two cores",
     )  # fmt: skip
+    places = [one.value for one in Place]
+    controller.add_argument(
+        "--place", choices=places, default=Place.HOST.value,
+        help="where barriers are aggregated: a process forwards all packets, a process sends "
+        "beacons beside what the kernel forwards, or a program in the data path",
+    )  # fmt: skip
     controller.set_defaults(run=_controller)
     aggregator = verbs.add_parser("aggregator", help="run the process of one switch")
     aggregator.add_argument("url", help="the controller: toc://host:port,host:port,host:port")
@@ -84,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         "--advertise",
         help="where processes and other aggregators reach it, if not at --listen: host:port; "
         "port 0 stands for that of --listen",
+    )
+    aggregator.add_argument(
+        "--place", choices=places, default=Place.HOST.value, help="as the network was founded"
     )
     aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
@@ -102,7 +112,7 @@ def _controller(options: argparse.Namespace) -> int:
         raise TocError("--interval-ms: 0.1 to 1000 are possible")
     Topology.tree(options.racks, options.spines, options.cores)
     shape = (options.racks, options.spines, options.cores)
-    founding = Founded(*shape, int(options.interval_ms * 1_000_000))
+    founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place)
     listen = _address("--listen", options.listen) if options.listen else None
     controller = Controller(options.id, members, options.folder, founding)
     host, port = members[options.id]
@@ -146,9 +156,12 @@ def _aggregator(options: argparse.Namespace) -> int:
             "Add --advertise HOST:PORT with the address at which they reach this aggregator"
         )
     switch = switch_id(options.switch)
+    place = Place(options.place)
+    if place is Place.XDP:
+        raise TocError("--place xdp: this version has no program for switches yet")
 
     async def serve() -> None:
-        aggregator = Aggregator(addresses_of(options.url), switch, listen, advertise)
+        aggregator = Aggregator(addresses_of(options.url), switch, listen, advertise, place=place)
 
         async def tell() -> None:
             await aggregator.is_started.wait()
@@ -204,7 +217,7 @@ def _print_network(leader: Frame) -> None:
         print("the network is not founded yet")
         return
     print(f"racks {network['racks']}  spines {network['spines']}  cores {network['cores']}  "
-          f"T {network['interval_ns'] / 1e6:g} ms")  # fmt: skip
+          f"T {network['interval_ns'] / 1e6:g} ms  place {network['place']}")  # fmt: skip
     for switch in leader["switches"]:
         state = "" if switch["connected"] else "  not connected"
         print(f"aggregator {switch['switch']:#x}  {switch['host']}:{switch['port']}{state}")

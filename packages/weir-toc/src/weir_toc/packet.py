@@ -57,6 +57,8 @@ JOINED = 10
 FENCED = 11
 
 OPCODES = frozenset(range(DATA_BE, FENCED + 1))
+#: Packets that a process takes from the switch of its rack alone.
+_OF_SWITCHES = frozenset({BEACON, JOINED, FENCED})
 
 # Flags.
 #: The last fragment of a message.
@@ -281,6 +283,16 @@ def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
         ((both >> 48) + away & _LOW) - away,
         ((both & _LOW) + away & _LOW) - away,
     )
+
+
+def receiver_of(data: bytes | bytearray) -> int:
+    """Return the destination process of a packet, or of a run."""
+    return int.from_bytes(data[28:32], "big")
+
+
+def is_of_processes(data: bytes | bytearray, size: int) -> bool:
+    """Whether processes send such packets to each other: none is one that only switches send."""
+    return _OF_SWITCHES.isdisjoint(data[22::size])
 
 
 def rewrite(data: bytearray, barrier: int, commit: int) -> None:

@@ -14,6 +14,8 @@ from rigs.programs import free_ports
 from weir_toc.controller.records import Founded
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.controller import Controller
+from weir_toc.hosts.udp import OpenSocket, UdpSocket
+from weir_toc.places import Place
 from weir_toc.topology import switch_id
 
 #: Long, since tests share two cores: nobody may be taken for dead by mistake.
@@ -23,8 +25,19 @@ INTERVAL = 50_000_000
 class Loopback:
     """One rack. `url` is where to join."""
 
-    def __init__(self, folder: Path, loss: float = 0.0) -> None:
-        """`loss` is the share of all packets that are lost, each way."""
+    def __init__(
+        self,
+        folder: Path,
+        loss: float = 0.0,
+        place: Place = Place.HOST,
+        open_socket: OpenSocket = UdpSocket,
+    ) -> None:
+        """`loss` is the share of all packets that are lost, each way.
+
+        `open_socket` opens that of the aggregator.
+        """
+        self.place = place
+        self.open_socket = open_socket
         (self.port,) = free_ports(1)
         self.loss = loss
         self.link: LossyLink | None = None
@@ -43,7 +56,7 @@ class Loopback:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        founding = Founded(1, 0, 0, INTERVAL)
+        founding = Founded(1, 0, 0, INTERVAL, self.place.value)
         address = ("127.0.0.1", self.port)
         self.controller = Controller(1, {1: address}, self.folder, founding)
         listen = ("0.0.0.0", self.port)
@@ -69,7 +82,8 @@ class Loopback:
             self.link = LossyLink(("127.0.0.1", 0), ("127.0.0.1", own), self.loss)
             advertise = self.link.address
         self.aggregator = Aggregator([("127.0.0.1", self.port)], switch_id("rack-0"),
-                                     ("127.0.0.1", own), advertise)  # fmt: skip
+                                     ("127.0.0.1", own), advertise, self.open_socket,
+                                     self.place)  # fmt: skip
         self.tasks["aggregator"] = asyncio.ensure_future(self.aggregator.run())
         await self.aggregator.is_started.wait()
 
@@ -82,9 +96,14 @@ class Loopback:
 
 
 @contextlib.contextmanager
-def loopback(folder: Path, loss: float = 0.0) -> Iterator[Loopback]:
+def loopback(
+    folder: Path,
+    loss: float = 0.0,
+    place: Place = Place.HOST,
+    open_socket: OpenSocket = UdpSocket,
+) -> Iterator[Loopback]:
     """A network that runs."""
-    made = Loopback(folder, loss)
+    made = Loopback(folder, loss, place, open_socket)
     made.thread.start()
     made.started.wait(60)
     try:

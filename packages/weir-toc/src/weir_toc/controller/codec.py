@@ -1,14 +1,15 @@
 """Entries and commands as JSON: in the controller's log, and in frames between it and the nodes.
 
-Each is a list: the name of its class, then its fields in order. A nested entry is such a list, a
-set of racks a sorted list. All numbers are integers of 0 to 2^63 - 1.
+Each is a list: the name of its class, then its fields in order. Last fields with their defaults are
+left out, as earlier versions did not have them. A nested entry is such a list, a set of racks a
+sorted list. All numbers are integers of 0 to 2^63 - 1.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import cast
 
 from weir_toc.controller.entries import (
@@ -35,7 +36,8 @@ from weir_toc.controller.records import (
     Reported,
     SwitchStarted,
 )
-from weir_toc.errors import ControlError
+from weir_toc.errors import ControlError, InvalidTopology
+from weir_toc.places import place_named
 from weir_toc.topology import name_of_switch, switch_id
 
 #: A longer name of a process or of a host is refused.
@@ -144,9 +146,12 @@ def command_from(row: object) -> Command:
 
 
 def _listed(one: object) -> list[object]:
-    values = [getattr(one, field.name) for field in fields(one)]  # type: ignore[arg-type]
+    known = fields(one)  # type: ignore[arg-type]
+    values = [getattr(one, field.name) for field in known]
     if isinstance(one, Reported):
         values[3] = _listed(one.report)
+    while values and values[-1] == known[len(values) - 1].default:
+        values.pop()
     return [type(one).__name__, *values]
 
 
@@ -155,13 +160,25 @@ def _made(classes: Mapping[str, type], name: str, rest: list[object]) -> object:
     if made is None:
         raise ControlError(f"{name!r} is unknown here: its sender has another version")
     due = fields(made)
-    if len(rest) != len(due):
+    least = sum(field.default is MISSING for field in due)
+    if not least <= len(rest) <= len(due):
         raise ControlError(f"a {name} of {len(rest)} fields: {len(due)} are due")
     checked = [
         _text(value) if field.type == "str" else _number(value)
-        for field, value in zip(due, rest, strict=True)
+        for field, value in zip(due, rest, strict=False)
     ]
-    return made(*checked)
+    record = made(*checked)
+    if isinstance(record, Founded):
+        _check_place(record.place)
+    return record
+
+
+def _check_place(name: str) -> None:
+    """Raise ControlError for a network whose kind of switches this version does not know."""
+    try:
+        place_named(name)
+    except InvalidTopology as error:
+        raise ControlError(f"{error}: its founder has another version") from error
 
 
 def _named(row: object) -> tuple[str, list[object]]:

@@ -22,6 +22,8 @@ class Founded:
     spines: int
     cores: int
     interval: int
+    #: Where its barriers are aggregated, as `Place` names it.
+    place: str = "host"
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,8 @@ class ControllerState:
         state: dict[str, Any] = {"version": 1}
         if network is not None and failures is not None:
             state |= {
-                "network": [network.racks, network.spines, network.cores, network.interval],
+                "network": [network.racks, network.spines, network.cores, network.interval,
+                            network.place],
                 "failures": failures.dump(),
                 "names": [[name, *one] for name, one in self.names.items()],
                 "switches": [[switch, *one] for switch, one in self.switches.items()],

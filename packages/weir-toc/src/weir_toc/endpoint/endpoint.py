@@ -151,8 +151,15 @@ class Endpoint:
         self._finish(now)
 
     def read_link(self, switch: int) -> LinkReading:
-        """Return what is read of the link to the switch of the rack."""
-        return LinkReading(switch, sent=self._joined[2].sent if self._joined is not None else 0)
+        """Return what is read of the link to the switch of the rack.
+
+        If barriers are in beacons only, the switch counts beacons only.
+        """
+        if self._joined is None:
+            return LinkReading(switch)
+        outbox = self._joined[2]
+        sent = outbox.sent if self.config.barriers_in_data else outbox.beacons
+        return LinkReading(switch, sent=sent)
 
     def take_packets(self) -> list[bytearray]:
         """Return the packets to send to the switch of the rack, in this order."""
@@ -196,15 +203,16 @@ class Endpoint:
     def _take_run(self, now: int, data: bytes | bytearray, size: int) -> bool:
         """Take a piece as one, if its packets are whole new messages; return whether they were.
 
-        Barriers rise within it, so the last one counts.
+        Barriers rise within it, so the last one counts, if data carry any.
         """
-        if self._joined is None or not self.config.barriers_in_data:
+        if self._joined is None:
             return False
         _, receiver, outbox = self._joined
         run = wire.decode_run(data, size, now)
         if run is None or run.to != self.process or not receiver.run(run):
             return False
-        self._advance(run, receiver, outbox)
+        if self.config.barriers_in_data:
+            self._advance(run, receiver, outbox)
         return True
 
     def _take_of_switch(self, now: int, packet: Packet) -> None:

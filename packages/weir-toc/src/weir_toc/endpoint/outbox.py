@@ -25,6 +25,7 @@ class Outbox:
         "_packets",
         "_process",
         "beaconed_at",
+        "beacons",
         "open",
         "sent",
         "sent_at",
@@ -38,8 +39,8 @@ class Outbox:
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self.open: dict[int, Scattering] = {}
-        #: Packets that were queued since the start.
-        self.sent = 0
+        #: Packets that were queued since the start, and how many of them were beacons.
+        self.sent = self.beacons = 0
         self.sent_at = 0
         self.beaconed_at = 0
 
@@ -84,6 +85,7 @@ class Outbox:
         data = wire.encode_beacon(self._process, self._epoch, barrier, commit)
         self._packets.append((data, len(data)))
         self.sent += 1
+        self.beacons += 1
         self.sent_at = self.beaconed_at = now
 
     @property

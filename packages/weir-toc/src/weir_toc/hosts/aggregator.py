@@ -1,7 +1,12 @@
-"""The host representative: a process that is a switch. Its packets cross the links that data cross.
+"""The process of a switch, in one of two places. Its beacons cross the links that data cross.
 
-It needs no root, and any IP network will do. Where paths differ, packets may overtake each other:
-best effort messages then come late and are answered with NAKs; reliable ones are not harmed.
+The *host representative* forwards all packets. It needs no root, and any IP network will do. Where
+paths differ, packets may overtake each other: best effort messages then come late and are answered
+with NAKs; reliable ones are not harmed.
+
+The *switch processor* runs in the switch, whose kernel forwards data past it. It takes beacons, and
+sends them on every output, busy or not. The kernel has forwarded what came by an input before a
+beacon of this input is read here, if each port is one queue.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from weir_toc.hosts.frames import Frame, number_in
 from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import split
+from weir_toc.places import Place
 from weir_toc.topology import Topology, rack_of
 
 #: So many processes may be linked to one switch.
@@ -47,10 +53,14 @@ class Aggregator:
         listen: Address,
         advertise: Address | None = None,
         open_socket: OpenSocket = UdpSocket,
+        place: Place = Place.HOST,
     ) -> None:
         """Take packets at `listen`. Processes and other switches send them to `advertise`, which is
         the same address if it is None; its port 0 stands for the port of `listen`.
+
+        As a *switch processor* it takes beacons alone: the kernel forwards the data of processes.
         """
+        self.place = place
         self.switch = switch
         self.socket = open_socket(listen, None)
         host, port = advertise or self.socket.address
@@ -95,10 +105,16 @@ class Aggregator:
                 break
             await asyncio.sleep(_AGAIN_AFTER)
         await self.link.is_set.wait()
+        if answer["place"] != self.place.value:
+            raise ControlError(
+                f"the network was founded with --place {answer['place']}, and this switch runs "
+                f"with --place {self.place.value}"
+            )
         topology = Topology.tree(*answer["shape"])
         if self.switch not in topology.switches:
             raise ControlError(f"the network {answer['shape']} has no switch {self.switch:#x}")
-        config = SwitchConfig(interval=number_in(answer, "interval"))
+        config = SwitchConfig(interval=number_in(answer, "interval"),
+                              rewrites=self.place.barriers_in_data)  # fmt: skip
         self._set_switches(topology.switches[self.switch].lower
                            + topology.switches[self.switch].upper, answer)  # fmt: skip
         return SwitchNode(topology.switches[self.switch], topology, self.link.now(), config)

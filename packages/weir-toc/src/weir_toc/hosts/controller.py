@@ -47,8 +47,10 @@ from weir_toc.hosts.frames import (
     number_in,
     parsed,
     read_frame,
+    socket_in,
     text_in,
 )
+from weir_toc.places import Place, place_named
 
 #: A log file is compacted once it is larger, and twice as large as after the last time.
 COMPACT_BYTES = 256 << 10
@@ -77,6 +79,15 @@ class Session:
         #: The id of the process or switch; 0 until it has said hello, or for none.
         self.node = 0
         self.incarnation = 0
+        #: Where a process takes packets, if others send them straight to it.
+        self.address: Address | None = None
+
+    def introduce(self, frame: Frame) -> None:
+        """Take who is connected. Raises ControlError for a frame that does not say that."""
+        self.node = number_in(frame, "node")
+        self.incarnation = number_in(frame, "incarnation")
+        if "host" in frame:
+            self.address = socket_in(frame)
 
     def send(self, frame: Frame) -> None:
         """Send a frame; a node that does not read is disconnected."""
@@ -95,8 +106,8 @@ class Told:
     """What this member has told as the leader."""
 
     def __init__(self) -> None:
-        #: The names that all processes know.
-        self.names: dict[str, int] = {}
+        #: The frame of names that all processes know.
+        self.names: Frame = {}
         #: Links that lag, or do so no more, in the order in which that was found: for one reader.
         self.alarms: asyncio.Queue[Frame] = asyncio.Queue(ALARMS_MAX)
 
@@ -371,13 +382,28 @@ class Controller:
             if node in failures.failed:
                 session.send({"op": "excluded"})
             elif node not in failures.topology.switches:
-                session.send({"op": "names", "names": names})
+                session.send(names)
 
-    def _names(self) -> dict[str, int]:
-        """Processes that have joined, by name."""
+    def _names(self) -> Frame:
+        """Processes that have joined, by name; and where they take packets, if others send any
+        there and they are connected.
+        """
         failures = self.state.failures
         here = failures.processes if failures is not None else ()
-        return {name: one.process for name, one in self.state.names.items() if one.process in here}
+        names = {name: one.process for name, one in self.state.names.items()
+                 if one.process in here}  # fmt: skip
+        found: Frame = {"op": "names", "names": names}
+        if self._place.is_direct:
+            found["addresses"] = [
+                [process, *session.address]
+                for process in sorted(names.values())
+                if (session := self._nodes.get(process)) is not None and session.address is not None
+            ]
+        return found
+
+    @property
+    def _place(self) -> Place:
+        return place_named((self.state.network or self._founding).place)
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -424,8 +450,7 @@ class Controller:
             session.send(self._moved())
             return
         if hello.get("kind") == "node":
-            session.node = number_in(hello, "node")
-            session.incarnation = number_in(hello, "incarnation")
+            session.introduce(hello)
         session.send({"op": "welcome", "term": self.node.term})
         if session.node:
             self._attach(session)
@@ -485,15 +510,15 @@ class Controller:
         if session.node in failures.topology.switches:
             session.send({"op": "switches", "switches": self._switches()})
         else:
-            session.send({"op": "names", "names": self._names()})
+            session.send(self._names())
+            self._tell_names()  # its address may be new to the others
 
     def _request(self, session: Session, frame: Frame) -> None:
         """Propose what a node asks or reports; `_answer` follows once it is applied."""
         op, number = frame["op"], number_in(frame, "number")
         record: Record
         if op == "attach":
-            session.node = number_in(frame, "node")
-            session.incarnation = number_in(frame, "incarnation")
+            session.introduce(frame)
             session.send({"op": "done", "number": number})
             self._attach(session)
             return
@@ -543,7 +568,8 @@ class Controller:
             rack = state.rack_switch(named.process)
             at = state.switches[rack]
             return {**done, "process": named.process, "interval": network.interval,
-                    "switch": rack, "host": at.host, "port": at.port}  # fmt: skip
+                    "switch": rack, "host": at.host, "port": at.port,
+                    "place": network.place}  # fmt: skip
         if isinstance(record, SwitchStarted):
             at_now = state.switches.get(record.switch)
             is_new = at_now is None or at_now.incarnation != record.incarnation
@@ -555,6 +581,7 @@ class Controller:
             return {
                 **done,
                 "interval": network.interval,
+                "place": network.place,
                 "shape": shape,
                 "switches": self._switches(),
             }
@@ -600,7 +627,7 @@ class Controller:
         return {
             **found,
             "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
-                        "interval_ns": network.interval},
+                        "interval_ns": network.interval, "place": network.place},
             "switches": [{"switch": id, "host": at.host, "port": at.port,
                           "connected": id in self._nodes} for id, at in state.switches.items()],
             "processes": [{"process": one, "name": names.get(one, ""),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from ipaddress import ip_address
 from typing import Any
 
 from weir_toc.errors import ControlError, TocError
@@ -72,6 +73,21 @@ def text_in(frame: Frame, key: str) -> str:
             f"the text {key!r} of a frame {frame.get('op')!r} has 1 to 255 characters"
         )
     return value
+
+
+def socket_in(frame: Frame) -> Address:
+    """Return the numeric "host" and the "port" of a frame. Raises ControlError without them.
+
+    Others send there without asking what a name means.
+    """
+    host, port = text_in(frame, "host"), number_in(frame, "port")
+    try:
+        ip_address(host)
+    except ValueError as error:
+        raise ControlError(f"{host[:80]!r} is no IP address") from error
+    if not 0 < port < 1 << 16:
+        raise ControlError(f"{port} is no port")
+    return host, port
 
 
 def addresses_of(url: str) -> list[Address]:

@@ -31,8 +31,10 @@ from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Address, Frame, number_in, text_in
+from weir_toc.hosts.rack_link import RackLink
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.node import SILENT_INTERVALS
+from weir_toc.places import place_named
 from weir_toc.topology import rack_switch
 
 #: What a program is given at once, and how many failures of sends it may leave unread.
@@ -141,7 +143,7 @@ class Process:
         self._rack = rack
         self._open_socket = open_socket
         self._endpoint: Endpoint | None = None
-        self._socket: UdpSocket | None = None
+        self._socket: RackLink | None = None
         self._streams = {service: Stream() for service in Service}
         #: Set whenever the names have changed, or none will any more.
         self._named = asyncio.Event()
@@ -166,14 +168,14 @@ class Process:
                 tasks.create_task(self.link.run())
                 await self._register()
                 assert self._socket is not None
-                loop.add_reader(self._socket.socket.fileno(), self._readable)
+                loop.add_reader(self._socket.fileno(), self._readable)
                 self._after()
                 while True:
                     self._take_frame(await self.link.frames.get())
         finally:
             self._alarm.cancel()
             if self._socket is not None:
-                loop.remove_reader(self._socket.socket.fileno())
+                loop.remove_reader(self._socket.fileno())
                 self._socket.close()
 
     async def _register(self) -> None:
@@ -186,13 +188,16 @@ class Process:
             self.refused = str(answer.get("why", ""))
             await asyncio.sleep(_AGAIN_AFTER)
         process, interval = number_in(answer, "process"), number_in(answer, "interval")
+        place = place_named(text_in(answer, "place"))
         await self.link.is_set.wait()
+        switch = text_in(answer, "host"), number_in(answer, "port")
+        self._socket = RackLink(switch, place, self._open_socket)
         hello: Frame = {"node": process, "incarnation": incarnation}
+        if self._socket.address is not None:
+            hello["host"], hello["port"] = self._socket.address
         self.link.hello = {"op": "hello", "kind": "node", **hello}
-        remote = text_in(answer, "host"), number_in(answer, "port")
-        local = "::" if ":" in remote[0] else "0.0.0.0"
-        self._socket = self._open_socket((local, 0), remote)
-        config = EndpointConfig(interval=interval, program_takes=True)
+        config = EndpointConfig(interval=interval, barriers_in_data=place.barriers_in_data,
+                                program_takes=True)  # fmt: skip
         self._endpoint = Endpoint(process, 1, self.link.now(), config)
         await self.link.request({"op": "attach", **hello})
 
@@ -269,6 +274,7 @@ class Process:
             "process": self.process,
             **self._endpoint.describe(),
             **asdict(self._endpoint.counters),
+            "strangers": self._socket.strangers if self._socket is not None else 0,
             "late_max_ns": self._alarm.late_max,
             "clock_raw_ns": clock.raw,
             "clock_ns": clock.time,
@@ -287,9 +293,9 @@ class Process:
         assert self._socket is not None
         assert self._endpoint is not None
         burst = self._socket.read()
-        if burst:
-            self._endpoint.receive_runs(self.link.now(), [(one.data, one.size) for one in burst])
-        return len(burst) > 0
+        if burst is not None:
+            self._endpoint.receive_runs(self.link.now(), burst)
+        return burst is not None
 
     def _tick(self) -> None:
         assert self._endpoint is not None
@@ -307,8 +313,8 @@ class Process:
         """Send what is queued, hand out events, and set the timer."""
         assert self._endpoint is not None
         assert self._socket is not None
-        endpoint, remote = self._endpoint, self._socket.remote
-        self._socket.send([(data, remote, size) for data, size in endpoint.take_runs()])
+        endpoint = self._endpoint
+        self._socket.send(endpoint.take_runs())
         for event in endpoint.take_events():
             if type(event) is Message:  # by far the most
                 self._hand(event.service, event)
@@ -351,6 +357,9 @@ class Process:
     def _take_frame(self, frame: Frame) -> None:
         if frame["op"] == "names":
             self.names = dict(frame.get("names") or {})
+            told = {id: (host, port) for id, host, port in frame.get("addresses") or ()}
+            if self._socket is not None:
+                self._socket.learn(self.names.values(), told)
             self._named.set()
         elif frame["op"] == "excluded":
             self._excluded()

@@ -183,6 +183,17 @@ class UdpSocket:
 OpenSocket = Callable[[Address, Address | None], UdpSocket]
 
 
+def ends_towards(remote: Address) -> tuple[str, Address]:
+    """Return the address of this host from which packets to `remote` leave, and `remote` as the
+    kernel names it when packets come from there.
+    """
+    family = socket.getaddrinfo(*remote, type=socket.SOCK_DGRAM)[0][0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(remote)
+        host, port = probe.getpeername()[:2]
+        return probe.getsockname()[0], (host, port)
+
+
 def address_of(text: str) -> Address:
     """Return the address in `host:port`; port 0 takes any. Raises ValueError."""
     host, _, port = text.rpartition(":")

@@ -37,6 +37,7 @@ from weir_toc.errors import ControlError
 
 RECORDS: list[tuple[Record, bytes]] = [
     (Founded(4, 2, 1, 1_000_000), b'["Founded",4,2,1,1000000]'),
+    (Founded(4, 2, 1, 5, "switch"), b'["Founded",4,2,1,5,"switch"]'),
     (Registered("a", 3, 77), b'["Registered","a",3,77]'),
     (SwitchStarted(1 << 31, 5, "h", 9), b'["SwitchStarted",2147483648,5,"h",9]'),
     (NodeSilent(7), b'["NodeSilent",7]'),
@@ -73,7 +74,8 @@ def test_commands_have_golden_lists(command: Command, row: list[object]) -> None
     b"", b"{}", b"[]", b"[1]", b'["Nothing"]', b'["NodeSilent"]', b'["NodeSilent",-1]',
     b'["NodeSilent",true]', b'["NodeSilent",1.5]', b'["NodeSilent",9223372036854775808]',
     b'["Registered","",0,1]', b'["Registered",1,0,1]', b'["Reported",1,2,3]',
-    b'["Reported",1,2,3,["Decide"]]', b'["Freeze",1,2]',
+    b'["Reported",1,2,3,["Decide"]]', b'["Freeze",1,2]', b'["Founded",4,2,1]',
+    b'["Founded",4,2,1,5,"nowhere"]', b'["Founded",4,2,1,5,"host",6]',
 ])  # fmt: skip
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(ControlError):

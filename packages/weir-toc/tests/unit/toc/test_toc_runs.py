@@ -9,7 +9,7 @@ import pytest
 from rigs.one_rack import START, OneRack, T
 from weir_toc import packet as wire
 from weir_toc.endpoint.endpoint import Endpoint
-from weir_toc.endpoint.events import Left, Message, SendFailed, Service
+from weir_toc.endpoint.events import EndpointConfig, Left, Message, SendFailed, Service
 from weir_toc.errors import InvalidScattering, SendBufferFull
 from weir_toc.node import Send
 from weir_toc.packet import BEGIN, DATA_R, END, OVERHEAD_BYTES, Packet, cost_of
@@ -292,3 +292,23 @@ def test_a_run_above_the_window_takes_no_memory_above_it() -> None:
     rack.endpoints[2].receive_runs(rack.now, [(wire.encode_run(head, stamps), OVERHEAD_BYTES + 3)])
     assert rack.endpoints[2].counters.buffered_max <= cost_of(100)
     assert rack.endpoints[2].counters.over_budget == 49
+
+
+def test_a_run_promises_nothing_where_only_beacons_carry_barriers() -> None:
+    rack = OneRack(2)
+    data, size = sent_run(rack, Service.BEST_EFFORT, 150)[0]
+    config = EndpointConfig(interval=T, barriers_in_data=False)
+    found = []
+    for endpoint in (Endpoint(2, 1, rack.now, config), rack.endpoints[2]):
+        if not endpoint.is_admitted:
+            floors = wire.encode_floors(rack.switch.up.barrier, rack.switch.up.commit)
+            joined = Packet(wire.JOINED, rack.switch.switch.id, 2, epoch=1, payload=floors,
+                            barrier=START, commit=START)  # fmt: skip
+            endpoint.receive(rack.now, [wire.encode(joined)])
+            connect = Packet(wire.CONNECT, 1, 2, payload=wire.encode_count(1 << 16))
+            endpoint.receive(rack.now, [wire.encode(connect)])
+        endpoint.tick(rack.now + T)
+        before = endpoint.barriers
+        endpoint.receive_runs(rack.now + T, [(data, size)])
+        found.append((endpoint.counters.runs, endpoint.barriers == before))
+    assert found == [(1, True), (1, False)]

@@ -1,0 +1,83 @@
+"""The link of a process to the switch of its rack: one socket for data and beacons.
+
+Through a host representative all packets go to the switch. Otherwise data go to the addresses of
+their receivers, and only what the switch itself takes goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weir_toc.hosts.udp import Address, OpenSocket, Sending, ends_towards
+from weir_toc.packet import NEIGHBOUR, is_of_processes, receiver_of
+from weir_toc.places import Place
+
+#: A packet or a run of packets, and the bytes of each.
+Piece = tuple[bytes | bytearray, int]
+
+
+class RackLink:
+    """The socket of one process."""
+
+    def __init__(self, switch: Address, place: Place, open_socket: OpenSocket) -> None:
+        """`switch` is where the switch of the rack takes packets."""
+        #: Pieces of packets that only the switch may send, and that came from elsewhere.
+        self.strangers = 0
+        self._others: dict[int, Address] = {}
+        self._is_direct = place.is_direct
+        if place.is_direct:
+            # Others send to this socket, too, so it is not connected to the switch.
+            own, self._switch = ends_towards(switch)
+            self._socket = open_socket((own, 0), None)
+        else:
+            self._switch = switch
+            self._socket = open_socket(("::" if ":" in switch[0] else "0.0.0.0", 0), switch)
+
+    @property
+    def address(self) -> Address | None:
+        """Where other processes send packets to; None if all come from the switch."""
+        return self._socket.address if self._is_direct else None
+
+    def fileno(self) -> int:
+        """The file descriptor of the socket."""
+        return self._socket.socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def learn(self, present: Iterable[int], told: Mapping[int, Address]) -> None:
+        """Take where other processes are. Those that are `present`, but of which nothing is told
+        as they are not connected to the controller, keep their addresses.
+        """
+        known = self._others
+        self._others = {id: known[id] for id in present if id in known} | dict(told)
+
+    def read(self) -> Sequence[Piece] | None:
+        """Return what has come, in its order; None if there was nothing."""
+        burst = self._socket.read()
+        if not burst:
+            return None
+        if not self._is_direct:
+            return [(one.data, one.size) for one in burst]
+        # Any process can reach this socket: beacons and floors are taken of the switch alone.
+        taken = [
+            (one.data, one.size)
+            for one in burst
+            if one.address == self._switch or is_of_processes(one.data, one.size)
+        ]
+        self.strangers += len(burst) - len(taken)
+        return taken
+
+    def send(self, pieces: Iterable[Piece]) -> None:
+        """Send packets in this order. What is for a process of unknown address is lost."""
+        if not self._is_direct:
+            self._socket.send([(data, self._switch, size) for data, size in pieces])
+            return
+        sends: list[Sending] = []
+        for data, size in pieces:
+            to = receiver_of(data)
+            address = self._switch if to == NEIGHBOUR else self._others.get(to)
+            if address is not None:
+                sends.append((data, address, size))
+        self._socket.send(sends)
