@@ -102,6 +102,11 @@ powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TI
 peers: ## Install, as root on Debian, the brokers that weir is compared with
 	scripts/install-peers
 
+.PHONY: xdp
+xdp: ## Compile the XDP program of a switch, and compare it with the object in the wheel
+	scripts/apt-install clang-14 linux-libc-dev
+	scripts/build-switch
+
 .PHONY: toc-examples
 toc-examples: $(STAMP) ## Run the lock service, the bank and the game of docs/PACKETS.md
 	$(BIN)/python -m pytest -n 0 -v -m "slow or not slow" packages/weir-toc/tests/unit/examples

@@ -52,3 +52,7 @@ class Refused(TocError):
 
 class NotSent(TocError):
     """A scattering never left: a receiver has failed, or did not answer."""
+
+
+class XdpError(TocError):
+    """The kernel cannot run a switch, or not on this port; its words say what is missing."""

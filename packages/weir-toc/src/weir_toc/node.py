@@ -383,8 +383,7 @@ class SwitchNode:
             return
         known = self.up.inputs.get(neighbour)
         if known is None:
-            self.up.add(neighbour, join.epoch, now)
-            self._outputs[neighbour] = self._output(self.down)
+            self._admit(now, neighbour, join.epoch)
             self._effects.append(Joined(neighbour, join.epoch))
         elif not known.live or known.epoch != join.epoch:
             self.counters.fenced += 1  # its id is another's, until the controller removes it
@@ -392,6 +391,11 @@ class SwitchNode:
         floors = wire.encode_floors(self.up.barrier, self.up.commit)
         self._send(now, neighbour, Packet(wire.JOINED, self.switch.id, neighbour,
                                           epoch=join.epoch, payload=floors))  # fmt: skip
+
+    def _admit(self, now: int, neighbour: int, epoch: int) -> None:
+        """Take a process as an input; from here on the minima do not pass its registers."""
+        self.up.add(neighbour, epoch, now)
+        self._outputs[neighbour] = self._output(self.down)
 
     def _refused(self, now: int, neighbour: int, told: Packet) -> None:
         """The neighbour has fenced this switch: begin a new epoch on the link to it."""

@@ -1,0 +1,293 @@
+"""A switch whose packets the kernel handles: what `SwitchNode` decides, on registers of the kernel.
+
+The registers and minima in this process are copies. Before each decision they are read, and what it
+has changed is then given to the data path in one command, which that obeys between two packets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from weir_toc import packet as wire
+from weir_toc.controller.lag import LinkReading
+from weir_toc.node import MOVES_PER_INTERVAL, Effect, Half, Input, Output, SwitchConfig, SwitchNode
+from weir_toc.topology import Routes, Switch, Topology
+from weir_toc.xdp import layout as at
+from weir_toc.xdp.layout import Change, word
+
+#: A minimum that moved is looked for at most so often; a shorter interval looks once a beacon.
+LOOK_NS = 1_000_000
+
+
+class Place(NamedTuple):
+    """Where a neighbour is reached: the port, the addresses of both ends, its UDP address."""
+
+    ifindex: int
+    own_mac: bytes
+    mac: bytes
+    ip: bytes
+    port: int
+
+
+class DataPath(Protocol):
+    """The program in the kernel."""
+
+    @property
+    def words(self) -> memoryview:
+        """The state, as 64-bit words that it changes meanwhile."""
+
+    def execute(self, now: int, changes: Sequence[Change]) -> None:
+        """Change the state, and wait until that is done."""
+
+    def beacon(self, blanks: Sequence[bytearray]) -> None:
+        """Inject blank beacons."""
+
+    def name(self, neighbour: int, slot: int | None) -> None:
+        """Say which slot a neighbour has, or that it has none any more."""
+
+    def behind(self, ifindex: int, what: int) -> None:
+        """Say what lies behind a port."""
+
+    def route(self, rack: int, down: int, up: int) -> None:
+        """Say which slots lead to the processes of a rack: a bit for each."""
+
+
+class _Slot:
+    """One slot: its number, where its neighbour is, and what the data path has been told of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.place: Place | None = None
+        #: Values of words that this process sets, by field.
+        self.told: dict[int, int] = {}
+        self.blank: tuple[int, bytearray] = (0, bytearray())
+
+
+class XdpNode(SwitchNode):
+    """One switch with its packets in the kernel. Neighbours need a place before they are heard."""
+
+    def __init__(
+        self,
+        switch: Switch,
+        topology: Topology,
+        now: int,
+        config: SwitchConfig,
+        path: DataPath,
+    ) -> None:
+        super().__init__(switch, topology, now, config)
+        self._path = path
+        self._topology = topology
+        self._places: dict[int, Place] = {}
+        self._slots = {id: _Slot(n) for n, id in enumerate((*switch.lower, *switch.upper))}
+        self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
+        self._blanks: list[bytearray] = []
+        self._live = 0
+        path.execute(now, [
+            Change(at.NOW, now),
+            Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
+            Change(at.UP_BARRIER, self.up.barrier), Change(at.UP_COMMIT, self.up.commit),
+            Change(at.DOWN_BARRIER, self.down.barrier), Change(at.DOWN_COMMIT, self.down.commit),
+        ])  # fmt: skip
+        self._now = now
+        self._push()
+        self.set_routes(self._routes)
+        # Nothing is promised before, since a half without inputs promises its own time.
+        path.execute(now, [Change(at.INTERVAL, config.interval)])
+
+    # -- events --------------------------------------------------------------------------------
+
+    def receive(self, now: int, neighbour: int, data: bytearray) -> list[Effect]:
+        """Take a packet that the data path does not handle: joins, and what it has refused."""
+        self._begin(now)
+        is_new = data[22] == wire.JOIN and neighbour not in self._slots
+        if is_new and not (self._free and neighbour in self._places):
+            self.counters.unroutable += 1
+            return []  # it asks again
+        return self._finish(super().receive(now, neighbour, data))
+
+    def receive_run(self, now: int, neighbour: int, data: bytearray, size: int) -> list[Effect]:
+        """Take packets as `receive` does, one by one."""
+        effects: list[Effect] = []
+        for one in wire.split(data, size):
+            effects += self.receive(now, neighbour, bytearray(one))
+        return effects
+
+    def tick(self, now: int) -> list[Effect]:
+        """Let time pass, as in `SwitchNode`: blank beacons go to the data path."""
+        self._begin(now)
+        effects = self._finish(super().tick(now))
+        look = self.config.interval // MOVES_PER_INTERVAL
+        if look >= LOOK_NS:
+            self.deadline = min(self.deadline, now + look)
+        else:
+            self.deadline = self._next_beacon
+        return effects
+
+    def freeze(self, now: int, neighbour: int) -> list[Effect]:
+        """Fence an input, as in `SwitchNode`."""
+        self._begin(now)
+        return self._finish(super().freeze(now, neighbour))
+
+    def remove(self, now: int, neighbour: int, epoch: int) -> list[Effect]:
+        """Take a frozen register out of the minimum, as in `SwitchNode`."""
+        self._begin(now)
+        return self._finish(super().remove(now, neighbour, epoch))
+
+    def set_routes(self, routes: Routes) -> None:
+        """Take to which racks each neighbour leads now."""
+        super().set_routes(routes)
+        for rack in sorted(self._topology.racks):
+            if not self.switch.lower and rack in self.switch.racks:
+                self._path.route(rack, at.HERE, 0)
+            else:
+                down, up = (
+                    sum(1 << self._slots[id].number for id in ids if rack in routes[id])
+                    for ids in (self.switch.lower, self.switch.upper)
+                )
+                self._path.route(rack, down, up)
+
+    def read_links(self, now: int) -> list[LinkReading]:
+        """Return what is read of all links whose inputs count, the oldest barrier first."""
+        self._begin(now)
+        return super().read_links(now)
+
+    def set_place(self, now: int, neighbour: int, place: Place) -> None:
+        """Say where a neighbour is reached. A process must have a place before it can join."""
+        if self._places.get(neighbour) == place:
+            return
+        self._places[neighbour] = place
+        slot = self._slots.get(neighbour)
+        if slot is not None:
+            self._begin(now)
+            self._push()
+
+    def forget_place(self, neighbour: int) -> None:
+        """Forget where a process was reached that is not linked here any more."""
+        if neighbour not in self._slots:
+            self._places.pop(neighbour, None)
+
+    # -- what SwitchNode decides -----------------------------------------------------------------
+
+    def _fence(self, half: Half, neighbour: int, one: Input) -> None:
+        one.live, one.frozen = False, True
+        self._push()  # from here on its commit register stands still: only then it is reported
+        self._pull()
+        super()._fence(half, neighbour, one)
+
+    def _admit(self, now: int, neighbour: int, epoch: int) -> None:
+        super()._admit(now, neighbour, epoch)
+        self._slots[neighbour] = _Slot(self._free.pop())
+        self._push()  # from here on the minima stand still: only then they are told as floors
+        self._pull()
+
+    def _beacon(self, now: int, neighbour: int, output: Output) -> None:
+        slot = self._slots[neighbour]
+        epoch, blank = slot.blank
+        if epoch != output.epoch:
+            beacon = wire.encode_beacon(self.switch.id, output.epoch, 0, slot.number)
+            slot.blank = output.epoch, (blank := beacon)
+        at.blank_beacon(blank, slot.number, now)
+        self._blanks.append(blank)
+        self._note(now, output)
+
+    def _forward(self, now: int, half: Half, data: bytearray) -> None:
+        """Drop what the data path has refused and would not refuse any more: it is out of turn."""
+        self.counters.fenced += 1
+
+    # -- the data path -----------------------------------------------------------------------------
+
+    def _begin(self, now: int) -> None:
+        self._now = now
+        self._pull()
+
+    def _finish(self, effects: list[Effect]) -> list[Effect]:
+        self._push()
+        if self._blanks:
+            self._path.beacon(self._blanks)
+            self._blanks = []
+        return effects
+
+    def _pull(self) -> None:
+        """Read minima, registers and counters. Minima first: registers are no older than they."""
+        words = self._path.words
+        before = (self.up.barrier, self.up.commit, self.down.barrier, self.down.commit)
+        minima = words[at.UP_BARRIER : at.DOWN_COMMIT + 1].tolist()
+        self.up.barrier, self.up.commit, self.down.barrier, self.down.commit = minima
+        self._virtual.barrier, self._virtual.commit = minima[:2]
+        if tuple(minima) != before:
+            self._moved = True
+        for neighbour, slot in self._slots.items():
+            first = word(slot.number, 0)
+            values = words[first : first + at.SLOT_WORDS].tolist()
+            one = self._half_of(neighbour).inputs.get(neighbour)
+            if one is None:
+                continue
+            one.barrier, one.commit, one.heard_at, one.packets = values[
+                at.BARRIER : at.PACKETS_IN + 1
+            ]
+            output = self._outputs[neighbour]
+            output.barrier, output.commit, output.packets = values[
+                at.TOLD_BARRIER : at.PACKETS_OUT + 1
+            ]
+            output.sent_at = 0  # each output has a beacon each interval
+            for field in (at.BARRIER, at.COMMIT, at.HEARD_AT, at.PACKETS_IN):
+                slot.told[field] = values[field]
+
+    def _push(self) -> None:
+        """Give the data path what was decided: epochs, flags, registers, slots and places."""
+        for neighbour in [id for id in self._slots if id not in self._half_of(id).inputs]:
+            slot = self._slots.pop(neighbour)
+            self._path.name(neighbour, None)
+            self._path.execute(self._now, [
+                Change(word(slot.number, field), 0) for field in range(at.SLOT_WORDS)
+            ])  # fmt: skip
+            self._places.pop(neighbour, None)
+            self._free.append(slot.number)
+        live = 0
+        for neighbour, slot in self._slots.items():
+            one = self._half_of(neighbour).inputs[neighbour]
+            live |= one.live << slot.number
+            changes = [*self._changes(neighbour, slot, one)]
+            if changes:
+                self._path.execute(self._now, changes)
+            place = self._places.get(neighbour)
+            if place is not None and place != slot.place:
+                is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
+                self._path.behind(place.ifindex, at.BEHIND + slot.number if is_switch else at.HOSTS)
+                self._path.name(neighbour, slot.number)
+                slot.place = place
+        if live != self._live:
+            self._path.execute(self._now, [Change(at.LIVE_SLOTS, live)])
+            self._live = live
+
+    def _changes(self, neighbour: int, slot: _Slot, one: Input) -> Iterable[Change]:
+        """Yield what the data path has not been told yet of an input."""
+        is_lower = neighbour not in self.switch.upper
+        is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
+        flags = (
+            at.LOWER * is_lower | at.LIVE * one.live | at.FROZEN * one.frozen
+            | at.REMOVED * one.removed | at.SWITCH * is_switch
+        )  # fmt: skip
+        wanted = {at.ID: neighbour, at.FLAGS: flags, at.EPOCH: one.epoch}
+        place = self._places.get(neighbour)
+        if place is not None:
+            wanted |= {
+                at.IFINDEX: place.ifindex, at.MAC: int.from_bytes(place.mac, "little"),
+                at.OWN_MAC: int.from_bytes(place.own_mac, "little"),
+                at.NEIGHBOUR_IP: int.from_bytes(place.ip, "little"),
+                at.NEIGHBOUR_PORT: int.from_bytes(place.port.to_bytes(2, "big"), "little"),
+            }  # fmt: skip
+        told = slot.told
+        counted = {at.BARRIER: one.barrier, at.COMMIT: one.commit, at.HEARD_AT: one.heard_at,
+                   at.PACKETS_IN: one.packets}  # fmt: skip
+        for field, value in counted.items():
+            known = told.get(field, 0)
+            if value != known:
+                told[field] = value
+                # It has risen meanwhile, perhaps; only an input that begins anew goes back.
+                yield Change(word(slot.number, field), value, raises=value > known)
+        for field, value in wanted.items():
+            if told.get(field) != value:
+                told[field] = value
+                yield Change(word(slot.number, field), value)

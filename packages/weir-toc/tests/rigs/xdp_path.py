@@ -1,0 +1,161 @@
+"""The data path of a switch in test runs of the kernel, beside a switch in Python."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from weir_toc import packet as wire
+from weir_toc.node import Effect, Send, SwitchConfig, SwitchNode
+from weir_toc.topology import Topology
+from weir_toc.xdp import kernel
+from weir_toc.xdp import layout as at
+from weir_toc.xdp.node import Place, XdpNode
+
+#: Devices of tests: a test run comes by device 1, and each neighbour is behind that.
+DEVICE = 1
+DROP, PASS, REDIRECT = 1, 2, 4
+OWN_IP, OWN_PORT = bytes((10, 0, 0, 1)), 7000
+_MISSING = kernel.missing()
+
+#: As root on a kernel with BPF nothing is missing: a refusal there is a failure.
+needs_bpf = pytest.mark.skipif(
+    bool(_MISSING) and (os.geteuid() != 0 or "no BPF_SYSCALL" in _MISSING),
+    reason=f"no switch in the kernel: {_MISSING}",
+)
+
+
+class PathInTests:
+    """`DataPath` by BPF_PROG_TEST_RUN: time stands still between two frames."""
+
+    def __init__(self, loaded: kernel.Loaded) -> None:
+        self.loaded = loaded
+        self.words = memoryview(loaded.maps["states"].shared()).cast("Q")
+        self.sent: list[bytes] = []
+        self._number = 0
+        self._named: set[int] = set()
+        self.words[at.IP] = int.from_bytes(OWN_IP, "little")
+        self.words[at.UDP_PORT] = int.from_bytes(OWN_PORT.to_bytes(2, "big"), "little")
+
+    def clear(self) -> None:
+        """Forget all, for the next switch with these maps."""
+        for number in range(at.WORDS):
+            self.words[number] = 0
+        for neighbour in [*self._named]:
+            self.name(neighbour, None)
+
+    def execute(self, now: int, changes: Sequence[at.Change]) -> None:
+        self._number += 1
+        self.generate(at.command(self._number, now, changes))
+        assert self.words[at.COMMAND] == self._number
+
+    def beacon(self, blanks: Sequence[bytearray]) -> None:
+        for blank in blanks:
+            self.sent.append(self.generate(blank).frame)
+
+    def name(self, neighbour: int, slot: int | None) -> None:
+        names = self.loaded.maps["neighbours"]
+        if slot is None:
+            names.delete(neighbour)
+            self._named.discard(neighbour)
+        else:
+            self._named.add(neighbour)
+            names.set(neighbour, struct.pack("=I", slot))
+
+    def behind(self, ifindex: int, what: int) -> None:
+        """All neighbours share the device: `run` says which one a frame comes from."""
+
+    def route(self, rack: int, down: int, up: int) -> None:
+        self.loaded.maps["routes"].set(rack, struct.pack("=QQ", down, up))
+
+    def run(self, now: int, frame: bytes, behind: int) -> kernel.TestRun:
+        self.loaded.maps["ports"].set(DEVICE, struct.pack("=I", behind))
+        self.words[at.NOW] = now
+        self.words[at.READ_AT] = (1 << 63) - 1  # no time has passed since
+        return self.loaded.test("forward", frame)
+
+    def generate(self, data: bytearray) -> kernel.TestRun:
+        self.loaded.maps["ports"].set(DEVICE, struct.pack("=I", at.GENERATOR))
+        return self.loaded.test("forward", at.frame(data, OWN_IP, OWN_PORT))
+
+
+def place_of(neighbour: int) -> Place:
+    """Where a neighbour is in these tests."""
+    tail = neighbour.to_bytes(4, "big")
+    return Place(DEVICE, b"\2\0" + tail, b"\2\1" + tail, bytes((10,)) + tail[1:], 9_000)
+
+
+@dataclass
+class Sent:
+    """A packet, and the neighbour to which it goes."""
+
+    to: int
+    packet: bytes
+
+
+class Twins:
+    """One switch twice: in Python, and in the kernel. Both are given the same."""
+
+    def __init__(self, loaded: kernel.Loaded, topology: Topology, switch: int, now: int,
+                 config: SwitchConfig) -> None:  # fmt: skip
+        self.path = PathInTests(loaded)
+        self.switch = topology.switches[switch]
+        self.node = SwitchNode(self.switch, topology, now, config)
+        self.node.tick(now)  # as the data path: a half without inputs promises its own time
+        self.xdp = XdpNode(self.switch, topology, now, config, self.path)
+        for neighbour in (*self.switch.lower, *self.switch.upper):
+            self.xdp.set_place(now, neighbour, place_of(neighbour))
+
+    def receive(self, now: int, neighbour: int, data: bytes) -> tuple[list[Sent], list[Sent]]:
+        """Give both a packet; return what each sends to where."""
+        wanted = _sends(self.node.receive(now, neighbour, bytearray(data)))
+        self.xdp.set_place(now, neighbour, place_of(neighbour))
+        found: list[Sent] = []
+        place = place_of(neighbour)
+        frame = at.frame(data, OWN_IP, OWN_PORT, place.ip, place.port)
+        ran = self.path.run(now, frame, self._behind(neighbour))
+        if ran.action == REDIRECT:
+            found.append(sent_in(ran.frame))
+        elif ran.action == PASS:
+            assert ran.frame[at.HEADER_BYTES :] == data
+            found += _sends(self.xdp.receive(now, neighbour, bytearray(data)))
+        else:
+            assert ran.action == DROP
+        return wanted, found
+
+    def tick(self, now: int) -> tuple[list[Sent], list[Sent]]:
+        """Let time pass for both; return the beacons of each."""
+        wanted = _sends(self.node.tick(now))
+        self.path.sent.clear()
+        assert not _sends(self.xdp.tick(now))
+        return wanted, [sent_in(frame) for frame in self.path.sent]
+
+    def _behind(self, neighbour: int) -> int:
+        ports = (*self.switch.lower, *self.switch.upper)
+        return at.BEHIND + ports.index(neighbour) if neighbour in ports else at.HOSTS
+
+
+def sent_in(frame: bytes) -> Sent:
+    """Return the packet of a frame. Its addresses must be those of one neighbour."""
+    to = int.from_bytes(frame[2:6], "big")
+    place = place_of(to)
+    assert (frame[:6], frame[6:12]) == (place.mac, place.own_mac)
+    assert frame[26:34] == OWN_IP + place.ip
+    assert frame[34:38] == OWN_PORT.to_bytes(2, "big") + place.port.to_bytes(2, "big")
+    words = struct.unpack("!10H", frame[14:34])
+    assert sum(words) % 0xFFFF == 0  # the sum of an IPv4 header
+    assert frame[40:42] == b"\0\0"
+    return Sent(to, frame[at.HEADER_BYTES :])
+
+
+def _sends(effects: Sequence[Effect]) -> list[Sent]:
+    return [Sent(one.to, bytes(one.data)) for one in effects if isinstance(one, Send)]
+
+
+def without_beacons(sent: Sequence[Sent]) -> list[Sent]:
+    """Beacons of moved minima come at other times: the host process looks for them."""
+    return [one for one in sent if one.packet[22] != wire.BEACON]

@@ -1,0 +1,311 @@
+"""The program in the kernel does what the switch in Python does: same barriers, same marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from rigs.xdp_path import PathInTests, Twins, needs_bpf, place_of, without_beacons
+from weir_toc import packet as wire
+from weir_toc.node import SILENT_INTERVALS, Input, Silent, SwitchConfig
+from weir_toc.packet import Packet
+from weir_toc.topology import Topology, process_id, switch_id
+from weir_toc.xdp import kernel
+from weir_toc.xdp import layout as at
+
+T = 1_000_000
+#: One second before stamps wrap.
+START = ((1 << 48) - 1_000_000_000) // T * T
+A, B, FAR = process_id(0, 1), process_id(0, 2), process_id(1, 1)
+RACK, SPINE = switch_id("rack-0"), switch_id("spine-0")
+#: Of a frame.
+OPCODE = at.HEADER_BYTES + 22
+
+pytestmark = needs_bpf
+
+
+Make = Callable[..., Twins]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[kernel.Loaded]:
+    with kernel.Loaded(kernel.read_object(kernel.OBJECT.read_bytes()), for_tests=True) as one:
+        yield one
+
+
+@pytest.fixture
+def twins(loaded: kernel.Loaded) -> Iterator[Make]:
+    """Make one switch twice, by its id, topology and settings."""
+    made: list[Twins] = []
+
+    def make(switch: int = RACK, topology: Topology | None = None, **settings: int) -> Twins:
+        config = SwitchConfig(interval=T, **settings)
+        made.append(Twins(loaded, topology or Topology.tree(1), switch, START, config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.path.clear()
+
+
+def beacon(source: int, barrier: int, epoch: int = 1) -> bytes:
+    return bytes(wire.encode(Packet(wire.BEACON, source, barrier=barrier, commit=barrier - 7,
+                                    epoch=epoch)))  # fmt: skip
+
+
+def data(source: int, to: int, stamp: int, psn: int = 0, epoch: int = 1, size: int = 9) -> bytes:
+    return bytes(wire.encode(Packet(wire.DATA_BE, source, to, stamp, stamp, stamp - 1, psn,
+                                    epoch=epoch, payload=bytes(size))))  # fmt: skip
+
+
+def join(both: Twins, *processes: int, now: int = START) -> None:
+    for process in processes:
+        message = bytes(wire.encode(Packet(wire.JOIN, process, epoch=1)))
+        wanted, found = both.receive(now, process, message)
+        assert wanted == found
+        assert len(found) == 1
+
+
+def same_registers(both: Twins, now: int = START) -> None:
+    """All minima, registers and flags are the same in the kernel.
+
+    A half without inputs promises its own time: both are asked for it at the same moment.
+    """
+    words, node = both.path.words, both.node
+    both.path.execute(now, [])
+    if node.up.aggregate(now):
+        node.down.raise_to(node.down.inputs[node.switch.id], node.up.barrier, node.up.commit, now)
+    assert [*words[at.UP_BARRIER : at.DOWN_COMMIT + 1]] == [
+        node.up.barrier, node.up.commit, node.down.barrier, node.down.commit
+    ]  # fmt: skip
+    for half in (node.up, node.down):
+        for neighbour, one in half.inputs.items():
+            if neighbour != node.switch.id:
+                assert register(both, neighbour) == (
+                    one.epoch, one.barrier, one.commit, one.live, one.frozen, one.removed,
+                    one.packets,
+                )  # fmt: skip
+
+
+def register(both: Twins, neighbour: int) -> tuple[object, ...]:
+    words = both.path.words
+    slots = range(at.SLOTS)
+    (slot,) = (n for n in slots if words[at.word(n, at.ID)] == neighbour)
+    flags = words[at.word(slot, at.FLAGS)]
+    values = [words[at.word(slot, n)] for n in (at.EPOCH, at.BARRIER, at.COMMIT, at.PACKETS_IN)]
+    return (*values[:3], *(bool(flags & n) for n in (at.LIVE, at.FROZEN, at.REMOVED)), values[3])
+
+
+def test_a_packet_carries_the_minimum_of_the_moment_in_which_it_is_queued(
+    twins: Make,
+) -> None:
+    both = twins()
+    join(both, A, B)
+    both.receive(START, A, beacon(A, START + 500))
+    wanted, found = both.receive(START + 9, B, data(B, A, START + 300))
+    assert without_beacons(wanted) == found
+    packet = wire.decode(found[0].packet, START)
+    assert (found[0].to, packet.barrier, packet.commit) == (A, START + 300, START + 299)
+    same_registers(both)
+
+
+def test_registers_never_go_back(twins: Make) -> None:
+    both = twins()
+    join(both, A)
+    both.receive(START, A, beacon(A, START + 500))
+    both.receive(START, A, beacon(A, START + 400))
+    same_registers(both)
+    assert both.path.words[at.UP_BARRIER] == START + 500
+
+
+def test_what_comes_by_a_dead_input_is_dropped_and_does_not_count(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    now = START + (SILENT_INTERVALS - 1) * T
+    both.receive(now, B, beacon(B, now))
+    both.tick(now + 2 * T)
+    same_registers(both)
+    assert not register(both, A)[3]  # not live
+    later = now + 3 * T
+    both.receive(later, A, data(A, B, later))
+    both.receive(later, B, beacon(B, later + 5))
+    same_registers(both)
+    assert both.path.words[at.UP_BARRIER] == later + 5  # of B alone
+    assert both.path.words[at.UP_COMMIT] <= START  # the register of A is frozen
+
+
+def test_a_frozen_register_is_reported_as_it_stands(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    for process in (A, B):
+        both.receive(START, process, beacon(process, START + 500))
+    expected = both.node.freeze(START + 9, A)
+    assert both.xdp.freeze(START + 9, A) == expected
+    assert next(one for one in expected if isinstance(one, Silent)).commit == START + 493
+    # An input that is frozen and heard all the same raises nothing.
+    both.receive(START + 10, A, beacon(A, START + 900))
+    same_registers(both)
+
+
+def test_a_removed_process_leaves_its_slot_to_another_one(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    for turn in range(at.SLOTS + 3):
+        process = process_id(0, 10 + turn)
+        join(both, process)
+        for node in (both.node, both.xdp):
+            node.freeze(START, process)
+            node.remove(START, process, 1)
+        same_registers(both)
+
+
+def test_a_switch_without_a_free_slot_lets_nobody_join(twins: Make) -> None:
+    both = twins()
+    join(both, *(process_id(0, 1 + n) for n in range(at.SLOTS)))
+    message = bytes(wire.encode(Packet(wire.JOIN, process_id(0, 99), epoch=1)))
+    _, found = both.receive(START, process_id(0, 99), message)
+    assert found == []
+
+
+def test_outputs_have_blank_beacons_filled_in(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    for process in (A, B):
+        both.receive(START + T // 2, process, beacon(process, START + T // 2))
+    due = both.node.deadline + T
+    wanted, found = both.tick(due)
+    assert sorted(one.to for one in found) == [A, B]
+    for one in found:
+        packet = wire.decode(one.packet, due)
+        assert (packet.opcode, packet.source, packet.barrier) == (wire.BEACON, RACK, START + T // 2)
+    assert {bytes(one.packet) for one in wanted} == {one.packet for one in found}
+
+
+def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
+    both = twins(drain_rate=1_600, mark_above=4_000)
+    join(both, A, B)
+    dice, now, marked = Random("marks"), START, 0
+    for turn in range(400):
+        now += dice.choice((0, 0, 1_000, 300_000, 2_000_000))
+        packet = data(A, B, now + turn, turn, size=dice.randrange(1_401))
+        wanted, found = both.receive(now, A, packet)
+        assert without_beacons(wanted) == found
+        marked += wire.decode(found[0].packet, now).flags & wire.ECN > 0
+    assert 40 < marked < 360
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda one: one[:-1],
+    lambda one: one[: at.HEADER_BYTES + 39],
+    lambda one: one[:OPCODE] + b"\0" + one[OPCODE + 1 :],
+    lambda one: one[:OPCODE] + bytes((at.COMMAND_OPCODE,)) + one[OPCODE + 1 :],
+    lambda one: one + bytes(1_500),
+])  # fmt: skip
+def test_packets_that_are_none_are_dropped(twins: Make, spoil: object) -> None:
+    both = twins()
+    join(both, A, B)
+    before = bytes(both.path.words[at.UP_BARRIER : at.DOWN_COMMIT + 1])
+    place = place_of(A)
+    whole = at.frame(data(A, B, START + 5), bytes((10, 0, 0, 1)), 7000, place.ip, place.port)
+    frame = spoil(whole)  # type: ignore[operator]
+    if len(frame) > len(whole):
+        frame = frame[:38] + (len(frame) - 34).to_bytes(2, "big") + frame[40:]
+    assert both.path.run(START, frame, at.HOSTS).action == 1
+    assert bytes(both.path.words[at.UP_BARRIER : at.DOWN_COMMIT + 1]) == before
+
+
+def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    place = place_of(B)
+    frame = at.frame(beacon(A, START + 5), bytes((10, 0, 0, 1)), 7000, place.ip, place.port)
+    assert both.path.run(START, frame, at.HOSTS).action == 2  # the host process answers
+    same_registers(both)
+
+
+TREE = Topology.tree(2, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["rack-0", "spine-1", "core-0"])
+@pytest.mark.parametrize("seed", range(2))
+def test_both_switches_do_the_same(twins: Make, name: str, seed: int) -> None:
+    """Random packets, silences, epochs, joins, removals and routes, across the wrap of stamps."""
+    both = twins(switch_id(name), TREE, drain_rate=1_000, mark_above=3_000)
+    World(both, Random(f"{name} {seed}")).play(150)
+
+
+class World:
+    """What happens to a pair of switches."""
+
+    def __init__(self, both: Twins, dice: Random) -> None:
+        self.both = both
+        self.dice = dice
+        self.now = START
+        self.epochs = dict.fromkeys((*both.switch.lower, *both.switch.upper), 1)
+
+    def play(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now += self.dice.choice((T // 15, T // 4, T, 20_000_000))
+            self.dice.choice((self.packet,) * 12 + (self.tick, self.tick, self.join, self.fail))()
+            same_registers(self.both, self.now)
+
+    def packet(self) -> None:
+        neighbour = self.dice.choice([*self.epochs, A])
+        epoch = self.epochs.get(neighbour, 1) + self.dice.choice((0,) * 8 + (1,))
+        barrier = self.now + self.dice.randrange(-3 * T, 3 * T)
+        if self.dice.random() < 0.5:
+            one = beacon(neighbour, barrier, epoch)
+            self.epochs[neighbour] = epoch
+        else:
+            is_switch = neighbour in (*self.both.switch.lower, *self.both.switch.upper)
+            source = self.dice.choice((A, B, FAR)) if is_switch else neighbour
+            to = self.dice.choice((A, B, FAR, process_id(7, 1)))
+            one = data(source, to, barrier, self.dice.randrange(1 << 32), epoch,
+                       self.dice.randrange(1_401))  # fmt: skip
+        wanted, found = self.both.receive(self.now, neighbour, one)
+        assert without_beacons(wanted) == without_beacons(found)
+
+    def tick(self) -> None:
+        self.both.tick(self.now)
+
+    def join(self) -> None:
+        if self.both.switch.lower:
+            return
+        process = self.dice.choice((A, B, process_id(0, 3)))
+        message = bytes(wire.encode(Packet(wire.JOIN, process, epoch=1)))
+        wanted, found = self.both.receive(self.now, process, message)
+        assert without_beacons(wanted) == without_beacons(found)
+        self.epochs.setdefault(process, 1)
+
+    def fail(self) -> None:
+        both = self.both
+        neighbour = self.dice.choice([*self.epochs])
+        known: Input | None = both.node.registers().get(neighbour)
+        if known is not None and self.dice.random() < 0.5:
+            assert _silent(both.node.freeze(self.now, neighbour)) == _silent(
+                both.xdp.freeze(self.now, neighbour))  # fmt: skip
+        elif known is not None:
+            for node in (both.node, both.xdp):
+                node.remove(self.now, neighbour, known.frozen_epoch)
+        else:
+            dead = frozenset(self.dice.sample(TREE.links, 1))
+            for node in (both.node, both.xdp):
+                node.set_routes(TREE.routes(both.switch.id, dead))
+
+
+def _silent(effects: object) -> list[object]:
+    return [one for one in effects if isinstance(one, Silent)]  # type: ignore[attr-defined]
+
+
+def test_a_command_is_done_whole(twins: Make) -> None:
+    both = twins()
+    path: PathInTests = both.path
+    changes = [at.Change(at.word(60, n), 5) for n in range(at.SLOT_WORDS)]
+    path.execute(START, changes)
+    assert [path.words[one.word] for one in changes] == [5] * len(changes)
+    path.execute(START, [at.Change(at.word(60, 2), 3, raises=True), at.Change(at.word(60, 3), 2)])
+    assert [path.words[at.word(60, n)] for n in (2, 3)] == [5, 2]
+    with pytest.raises(ValueError, match="at most 64"):
+        at.command(1, START, changes * 4)
