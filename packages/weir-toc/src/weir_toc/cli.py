@@ -99,17 +99,61 @@ def _parser() -> argparse.ArgumentParser:
     status = verbs.add_parser("status", help="show what the members of the controller know")
     status.add_argument("url", help="toc://host:port,host:port,host:port")
     status.set_defaults(run=_status)
-    for verb in (controller, aggregator, status):
+    up = _net_up(verbs)
+    for verb in (controller, aggregator, status, up):
         verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    net = verbs.add_parser("net", help="a whole network on this machine, in network namespaces")
+    up = net.add_subparsers(required=True, metavar="VERB").add_parser(
+        "up", help="build a tree of hosts and switches and run it until Ctrl-C; needs root on Linux"
+    )
+    for option, count, what in (("hosts", 8, "spread over the racks"), ("racks", 4, "switches"),
+                                ("spines", 2, "switches"), ("cores", 1, "switches"),
+                                ("members", 3, "of the controller")):  # fmt: skip
+        up.add_argument(f"--{option}", type=int, default=count, help=f"how many: {what}")
+    up.add_argument(
+        "--place", choices=[one.value for one in Place], default=Place.HOST.value,
+        help="where barriers are aggregated, as for `controller`",
+    )  # fmt: skip
+    up.add_argument(
+        "--loss", type=float, default=0.0, metavar="PERCENT",
+        help="of the packets that each device of the tree sends, 0 to 50",
+    )  # fmt: skip
+    up.add_argument("--interval-ms", type=float, default=5.0, help="time between beacons")
+    up.add_argument("--folder", type=Path, help="where logs are kept; else they are removed")
+    up.set_defaults(run=_up)
+    return up
+
+
+def _up(options: argparse.Namespace) -> int:
+    from weir_toc.net.network import NetConfig, run
+    from weir_toc.net.tree import Tree
+
+    if not 0 <= options.loss <= 50:
+        raise TocError("--loss: 0 to 50 percent are possible")
+    if not 1 <= options.members <= 7:
+        raise TocError("--members: 1 to 7 are possible")
+    _check_interval(options.interval_ms)
+    tree = Tree(options.hosts, options.racks, options.spines, options.cores)
+    config = NetConfig(Place(options.place), options.members, options.interval_ms,
+                       options.loss / 100, options.folder)  # fmt: skip
+    run(tree, config, lambda: _announcer(options.json))
+    return 0
+
+
+def _check_interval(interval_ms: float) -> None:
+    if not 0.1 <= interval_ms <= 1_000:
+        raise TocError("--interval-ms: 0.1 to 1000 are possible")
 
 
 def _controller(options: argparse.Namespace) -> int:
     members = dict(enumerate(addresses_of(options.members), 1))
     if options.id not in members:
         raise TocError(f"--id {options.id}: there are members 1 to {len(members)}")
-    if not 0.1 <= options.interval_ms <= 1_000:
-        raise TocError("--interval-ms: 0.1 to 1000 are possible")
+    _check_interval(options.interval_ms)
     Topology.tree(options.racks, options.spines, options.cores)
     shape = (options.racks, options.spines, options.cores)
     founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place)

@@ -1,0 +1,112 @@
+"""`weir-toc net up`: what it builds, and that nothing of it stays, whoever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rigs.programs import PATIENCE_SECONDS
+from rigs.trees import SMALL, missing, namespace_of, processes_in, tree
+from weir_toc.cli import main
+from weir_toc.errors import TocError
+from weir_toc.net import linux, namespaces
+
+needs_root = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def devices() -> str:
+    return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+
+
+@needs_root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_stays_of_a_tree_that_a_signal_ends(number: signal.Signals) -> None:
+    before = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
+    with tree(*SMALL) as made:
+        assert "10.0.0.1/32" in made.run("host-0", "ip", "-o", "address", "show", "dev", "eth0")
+        assert made.namespace != namespace_of(os.getpid())
+        assert len(processes_in(made.namespace)) >= 2  # the first process, and the controller
+        sleeper = subprocess.Popen([*made.command("host-0"), "sleep", "1000"])
+        switch = made.run("rack-0", "readlink", "/proc/self/ns/net").strip("net:[]\n")
+        assert processes_in(int(switch))
+        assert (devices(), sorted(Path("/run").glob("netns*")),
+                Path("/proc/mounts").read_text())[::2] == before[::2]  # fmt: skip
+        made.process.send_signal(number)
+        assert made.process.wait(PATIENCE_SECONDS) == (
+            -signal.SIGKILL if number is signal.SIGKILL else 0
+        )
+        assert sleeper.wait(PATIENCE_SECONDS) != 0
+        until = time.monotonic() + PATIENCE_SECONDS
+        while processes_in(made.namespace) or processes_in(int(switch)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    if number is not signal.SIGKILL:  # then an empty folder may stay
+        after = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
+        assert after == before
+
+
+@needs_root
+def test_a_tree_ends_with_the_process_that_started_it() -> None:
+    parent = (
+        "import sys, time\n"
+        "from rigs.trees import SMALL, tree\n"
+        "with tree(*SMALL) as made:\n"
+        "    print(made.first, made.process.pid, made.namespace, flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    one = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert one.stdout is not None
+    first, outer, namespace = map(int, one.stdout.readline().split())
+    assert processes_in(namespace)
+    one.kill()
+    one.wait()
+    one.stdout.close()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while processes_in(namespace) or Path(f"/proc/{first}").exists():
+        assert time.monotonic() < until, outer
+        time.sleep(0.01)
+
+
+@needs_root
+def test_a_tree_whose_switch_ends_says_so_and_is_taken_down() -> None:
+    with tree(*SMALL) as made:
+        switch = made.run("rack-0", "readlink", "/proc/self/ns/net").strip("net:[]\n")
+        (process,) = processes_in(int(switch))
+        os.kill(process, signal.SIGKILL)
+        assert made.process.wait(PATIENCE_SECONDS) == 1
+        assert made.process.stderr is not None
+        assert b"rack-0 ended" in made.process.stderr.read()
+        assert not processes_in(made.namespace)
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    (["--loss", "51"], "0 to 50 percent"),
+    (["--members", "0"], "1 to 7"),
+    (["--interval-ms", "0"], "0.1 to 1000"),
+    (["--hosts", "0"], "hosts"),
+    (["--spines", "0"], "spine"),
+])  # fmt: skip
+def test_wrong_options_are_refused_before_anything_is_built(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["net", "up", *options]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(linux, "missing_rights", lambda: ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"])
+    assert main(["net", "up"]) == 1
+    assert "CAP_NET_ADMIN and CAP_SYS_ADMIN are missing: run it as root" in capsys.readouterr().err
+    monkeypatch.setattr(linux, "missing_rights", list)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TocError, match="install iproute2"):
+        namespaces.check_needs()
