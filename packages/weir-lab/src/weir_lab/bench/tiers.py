@@ -4,8 +4,8 @@ all of them keep up with a producer.
 A chain of relays pulls from a core of one node. Messages carry the time at which they were sent.
 First one message at a time is sent, to one partition of a topic in total order: a reader of the
 core and one of the last relay say how long deliveries take, in the partition's order, and in the
-total one over partitions that are idle. Then batches are sent at a rate, and once a second it is
-asked how many messages the last relay lacks.
+total one over partitions that are idle. Then batches are sent at a rate, by default a thousand of a
+hundred messages each second, and once a second it is asked how many messages the last relay lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ LONE, BULK = "lone", "bulk"
 _PARTITIONS = 8
 _REQUEST_S = 60.0
 _LONE_EVERY_S = 0.02
-_BULK_EVERY_S = 0.02
 #: What lies behind by so little is what is on its way.
 _ON_ITS_WAY_S = 0.5
 _SENT_AT = struct.Struct("<q")
@@ -50,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True):
     rate: int = 100_000
     seconds: int = 60
     size: int = 100
+    #: Messages of one batch.
+    batch: int = 100
     #: Seconds in which one message at a time is sent.
     lone_seconds: int = 10
     folder: str | None = None
@@ -59,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
         check_bounds(
             depth=(self.depth, 1, 20), rate=(self.rate, 100, 10_000_000),
             seconds=(self.seconds, 4, 3_600), size=(self.size, _SENT_AT.size, 100_000),
+            batch=(self.batch, 1, 10_000),
             lone_seconds=(self.lone_seconds, 1, 600),
         )  # fmt: skip
 
@@ -72,15 +74,17 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Bulk(msgspec.Struct, frozen=True):
-    """Batches at a rate. `lag_half` and `lag_end` are how many messages the last relay lacked, at
-    the median of the second quarter of the time and of the last one; `growing` is 1 if that grew by
-    more than what is on its way.
+    """Batches at a rate, and how long they took to a reader of the last relay. `lag_half` and
+    `lag_end` are how many messages that relay lacked, at the median of the second quarter of the
+    time and of the last one; `growing` is 1 if that grew by more than what is on its way.
     """
 
     messages: int
     messages_per_s: float
     batches: int
+    batches_per_s: float
     cpu_us_per_batch_and_hop: float
+    delivered: Latency
     lag_half: float
     lag_end: float
     growing: int
@@ -220,12 +224,16 @@ class _Watch:
         """Begin with nothing."""
         self.given = 0
         self.lags: list[int] = []
+        #: Of each batch, how long it took, in ms.
+        self.latencies: list[float] = []
 
     async def read(self, client: Client) -> None:
         """Count what a reader is given, for ever."""
         async with client.reader(BULK, order="partition") as reader:
             async for batch in reader.batches():
                 self.given += len(batch)
+                (sent_at,) = _SENT_AT.unpack_from(batch.batch.value_column.data)
+                self.latencies.append((time.monotonic_ns() - sent_at) / _NS_PER_MS)
 
     async def watch(self, core: Client, last: Client) -> None:
         """Note each second how far the last relay is behind the core, for ever."""
@@ -262,7 +270,10 @@ async def _bulk(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     each = cpu * 1e6 / (batches * settings.depth)
-    return Bulk(messages, messages / seconds, batches, each, *lags(found, settings.rate))
+    return Bulk(
+        messages, messages / seconds, batches, batches / seconds, each, _latency(bulk.latencies),
+        *lags(found, settings.rate),
+    )  # fmt: skip
 
 
 def lags(found: Sequence[int], rate: float) -> tuple[float, float, int]:
@@ -277,12 +288,14 @@ def lags(found: Sequence[int], rate: float) -> tuple[float, float, int]:
 
 async def _send(settings: Settings, core: Client, progress: Progress) -> tuple[int, int]:
     """Send for so many seconds; return how many messages, and in how many batches."""
-    values = [bytes(settings.size)] * max(round(settings.rate * _BULK_EVERY_S), 1)
+    values = [bytes(settings.size)] * settings.batch
+    every = settings.batch / settings.rate
     messages = batches = 0
-    async with core.producer(BULK, batch_bytes=MIB) as producer:
+    async with core.producer(BULK, batch_bytes=MIB, linger=0) as producer:
         began = time.monotonic()
-        for turn in range(round(settings.seconds / _BULK_EVERY_S)):
-            await asyncio.sleep(max(0.0, began + turn * _BULK_EVERY_S - time.monotonic()))
+        for turn in range(round(settings.seconds / every)):
+            await asyncio.sleep(max(0.0, began + turn * every - time.monotonic()))
+            values[0] = _SENT_AT.pack(time.monotonic_ns()) + values[-1][_SENT_AT.size :]
             batches += len(await producer.send_many(values))
             messages += len(values)
             progress(messages)

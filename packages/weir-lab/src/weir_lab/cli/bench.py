@@ -260,6 +260,7 @@ def tiers(
     rate: Annotated[int, typer.Option(help="Messages a second, in batches.")] = 100_000,
     seconds: Annotated[int, typer.Option(help="How long batches are sent.")] = 60,
     size: Annotated[int, typer.Option(help="Bytes of a message's value.")] = 100,
+    batch: Annotated[int, typer.Option(help="Messages of a batch.")] = 100,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
@@ -274,7 +275,7 @@ def tiers(
         from weir_lab.bench.tiers import Settings, measure
         from weir_lab.cli.measured import print_measured
 
-        settings = Settings(depth, rate, seconds, size, folder=folder)
+        settings = Settings(depth, rate, seconds, size, batch, folder=folder)
         settings.check()
     with stop_as_by_ctrl_c(), progress("messages", rate * seconds) as show:
         result = measure(settings, show)
@@ -287,6 +288,7 @@ def tiers(
             (f"relay {depth}, by partition", result.last),
             ("core, in total order", result.total_core),
             (f"relay {depth}, in total order", result.total_last),
+            (f"relay {depth}, batches at the rate", bulk.delivered),
         )
         print_table(
             ("DELIVERED", "MESSAGES", "P50 MS", "P99 MS"),
@@ -294,7 +296,8 @@ def tiers(
         )
         print(
             f"each hop adds {result.hop_added_p50_ms:.2f} ms at the median; {bulk.messages:,} "
-            f"messages at {bulk.messages_per_s:,.0f}/s took {bulk.cpu_us_per_batch_and_hop:,.0f} "
+            f"messages at {bulk.messages_per_s:,.0f}/s in {bulk.batches_per_s:,.0f} batches/s took "
+            f"{bulk.cpu_us_per_batch_and_hop:,.0f} "
             f"µs of a processor for each batch and hop; the last relay lacked {bulk.lag_half:,.0f} "
             f"messages at first, {bulk.lag_end:,.0f} in the end"
         )

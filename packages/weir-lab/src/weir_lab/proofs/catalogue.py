@@ -96,13 +96,15 @@ MEASURED = (
     bench(
         "tiers",
         "Five relays, one below the other: single messages, then 100,000 messages a second in "
-        "batches for 60 s",
+        "batches of 100 for 60 s",
         "tiers --depth 5",
         {
             "relays": Figure("depth"),
             "ms that a hop adds, median": Figure("hop_added_p50_ms"),
             "ms behind the confirm in total order, p99": Figure("behind_confirm_p99_ms"),
             "messages/s": Figure("bulk.messages_per_s"),
+            "batches/s": Figure("bulk.batches_per_s"),
+            "ms to the last reader at that rate, median": Figure("bulk.delivered.p50_ms"),
             "µs of a processor for a batch and hop": Figure("bulk.cpu_us_per_batch_and_hop"),
             "messages that the last relay lacked, second quarter": Figure("bulk.lag_half"),
             "messages that the last relay lacked, last quarter": Figure("bulk.lag_end"),

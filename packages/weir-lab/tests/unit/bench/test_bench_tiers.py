@@ -10,7 +10,9 @@ from weir.cli.main import main
 from weir_lab.bench.tiers import Settings, lags
 
 
-@pytest.mark.parametrize("wrong", [{"depth": 0}, {"rate": 1}, {"seconds": 3}, {"size": 7}])
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 0}, {"rate": 1}, {"seconds": 3}, {"size": 7}, {"batch": 0}]
+)
 def test_what_cannot_be_measured_is_refused(wrong: dict[str, int]) -> None:
     Settings().check()
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
@@ -42,5 +44,5 @@ def test_a_chain_of_relays_is_measured(capsys: pytest.CaptureFixture[str]) -> No
     assert (told["schema"], told["depth"]) == ("weir.bench.tiers/1", 2)
     assert told["core"]["messages"] == told["total_last"]["messages"] == 500
     assert told["bulk"]["messages"] == 4_000
-    assert told["bulk"]["batches"] == 200
+    assert told["bulk"]["batches"] == told["bulk"]["delivered"]["messages"] == 40
     assert told["bulk"]["cpu_us_per_batch_and_hop"] > 0
