@@ -85,10 +85,10 @@ def relay(
 def _run(
     config: RelayConfig, data: Path, at: tuple[str, int], until_eof: bool, as_json: bool
 ) -> None:
-    import asyncio
     import logging
 
     from weir.relay_node.serve import run_until_signal
+    from weir.server.interpreter import run_loop
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
@@ -97,7 +97,7 @@ def _run(
             stop_at_eof()
         _tell(config, data, relay, as_json)
 
-    asyncio.run(run_until_signal(config, data, at, started))
+    run_loop(run_until_signal(config, data, at, started))
 
 
 def _check_reach(option: str, host: str, insecure: bool) -> None:
