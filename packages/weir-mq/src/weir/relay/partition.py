@@ -270,9 +270,10 @@ class RelayPartition:
     # -- the log -----------------------------------------------------------------------------
 
     def _append(self, record: AnyRecord, *data: Buffer) -> AppendEntry:
-        index = self.state.apply(record, total(encode_entry(record, *data)))
+        encoded = encode_entry(record, *data)
+        index = self.state.apply(record, total(encoded))
         self._synced.append((index, self.state.end))
-        return AppendEntry(index, record, data)
+        return AppendEntry(index, record, data, encoded)
 
     def _sync(self, index: int) -> list[Effect]:
         while self._synced and self._synced[0][0] <= index:
@@ -354,6 +355,8 @@ class RelayPartition:
         """Which tags are to be kept: those of interest, and of what is kept those that a child
         still pulls. So filters narrow from the bottom up.
         """
+        if self._wishes.tags is None:
+            return None
         now = self.state.filters[-1].tags if self.state.filters else frozenset()
         pulled = self.upper.holds.tags(now_ms)
         still = pulled if now is None else now if pulled is None else now & pulled

@@ -210,11 +210,12 @@ class ReadPortion(msgspec.Struct, frozen=True):
 
 
 class AppendEntry(msgspec.Struct, frozen=True):
-    """Append an entry at `index`, and say `Synced` once it is durable."""
+    """Append an entry at `index`, and say `Synced` once it is durable. `encoded` are its bytes."""
 
     index: int
     record: AnyRecord
-    data: Sequence[Buffer] = ()
+    data: Sequence[Buffer]
+    encoded: tuple[Buffer, ...]
 
 
 class ReclaimBelow(msgspec.Struct, frozen=True):

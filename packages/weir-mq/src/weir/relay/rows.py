@@ -7,7 +7,7 @@ them, so rows lie end to end by construction; a skipped message and a lost one n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import pairwise
 from typing import Annotated, NamedTuple, Protocol
@@ -79,6 +79,7 @@ RosterEntries = Annotated[tuple[RosterEntry, ...], Meta(max_length=ROSTER_ENTRIE
 
 _BATCH, _MORE = int(RowKind.BATCH), int(RowKind.BATCH_MORE)
 _SKIPPED, _VOID = int(RowKind.SKIPPED), int(RowKind.VOID)
+_CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
 HOLDS_BATCH = (_BATCH, _MORE)
 
 
@@ -116,21 +117,22 @@ class StoredBatches:
 
     def check(self, data: Buffer, group: int) -> Facts:
         """Check CRC and hash of a batch that was sent to a group. Raises `BadBatch`."""
-        batch = Batch(data, 0, group)
-        header = batch.header
-        if header.total_size != len(data) or header.columns & int(Columns.CHUNK):
+        header = check_whole(data, group)
+        columns = header.columns
+        if header.total_size != len(data) or columns & _CHUNK:
             raise BadBatch("a row of one batch holds something else")
-        return Facts(header.first_offset, header.next_offset, header.stamp, self.chunks(data))
+        runs = self.chunks(data) if columns & _REFERENCES else ()
+        return Facts(header.first_offset, header.next_offset, header.stamp, runs)
 
     def check_chunk(self, data: Buffer, group: int) -> None:
         """Check CRC and hash of a chunk of a large value. Raises `BadBatch`."""
         header = check_whole(data, group)
-        if header.total_size != len(data) or not header.columns & int(Columns.CHUNK):
+        if header.total_size != len(data) or not header.columns & _CHUNK:
             raise BadBatch("what should be a chunk of a large value is none")
 
     def chunks(self, data: Buffer) -> tuple[tuple[int, int], ...]:
         """Return the runs of chunks that a batch of the log refers to, as in `Facts`."""
-        if not stored_header(data).columns & int(Columns.REFERENCES):
+        if not stored_header(data).columns & _REFERENCES:
             return ()
         references = Batch(data).references
         return references.runs if references is not None else ()
@@ -171,29 +173,22 @@ def merged(one: Tags, other: Tags) -> Tags:
     return None if one is None or other is None else one | other
 
 
-def covered(rows: Iterable[Row]) -> int:
-    """Return how many offsets rows cover."""
-    return sum(row.count for row in rows)
-
-
-def data_size(rows: Iterable[Row]) -> int:
-    """Return how many bytes of batches rows have."""
-    return sum(row.size for row in rows)
-
-
 def wrong_rows(first: int, next_: int, rows: Sequence[Row], size: int) -> str:
     """Return what is wrong with the rows of a range whose batches have `size` bytes; "" if all is
     well.
     """
-    if not first <= next_ <= LIMIT_MAX or covered(rows) != next_ - first:
-        return f"rows of {covered(rows):,} offsets do not make [{first}, {next_})"
-    if data_size(rows) != size:
-        return f"rows of {data_size(rows):,} bytes of batches beside {size:,}"
-    for row in rows:
-        if (row.kind in HOLDS_BATCH) != (row.size > 0):
-            return f"a row of kind {row.kind} has {row.size} bytes"
-        if row.kind == _VOID and row.stamp:
+    offsets = sizes = 0
+    for kind, count, stamp, bytes_ in rows:
+        if (kind in HOLDS_BATCH) != (bytes_ > 0):
+            return f"a row of kind {kind} has {bytes_} bytes"
+        if kind == _VOID and stamp:
             return "void offsets have a stamp"
+        offsets += count
+        sizes += bytes_
+    if not first <= next_ <= LIMIT_MAX or offsets != next_ - first:
+        return f"rows of {offsets:,} offsets do not make [{first}, {next_})"
+    if sizes != size:
+        return f"rows of {sizes:,} bytes of batches beside {size:,}"
     return ""
 
 
@@ -221,9 +216,10 @@ class RowsBuilder:
 
     def batch(self, row: Row, data: Buffer) -> None:
         """Add a batch."""
-        self.rows.append(Row(row.kind, row.count, row.stamp, len(data)))
+        size = len(data)
+        self.rows.append(row if row.size == size else row._replace(size=size))
         self.data.append(data)
-        self.size += len(data)
+        self.size += size
         self.next += row.count
 
     def skip(self, count: int, stamp: int = 0) -> None:
@@ -273,5 +269,6 @@ def within(
                 stamp = 0 if kind == _SKIPPED else stamp
                 kind = _MORE if kind == _BATCH else kind
             batch = data[place : place + size] if size else None
-            yield begin, Row(kind, end - begin, stamp, size), batch
+            is_whole = end - begin == row.count
+            yield begin, row if is_whole else Row(kind, end - begin, stamp, size), batch
         at, place = behind, place + size

@@ -105,7 +105,9 @@ async def read_portion(plan: Plan, state: RelayState, entries: EntryReader) -> P
     if not plan.indexes:
         return None
     size = 0
-    for index in chunks_of(plan, EntriesRead(found), state.chunks, _BATCHES):
+    # The first message alone may be a large value whose chunks are here.
+    wanted = chunks_of(plan, EntriesRead(found), state.chunks, _BATCHES) if state.chunks else []
+    for index in wanted:
         if not index:
             raise Damaged(f"group {plan.group} lacks a chunk of the value at {plan.first}")
         some = await entries.entries(plan.group, [index])

@@ -173,8 +173,11 @@ class _Connection:
         """Serve until it ends. Raises what ended it."""
         try:
             while True:
-                limit = None if self._greeted else HELLO_WITHIN_MS / 1_000
-                data = await asyncio.wait_for(self._reader.read(_READ), limit)
+                reading = self._reader.read(_READ)
+                if self._greeted:
+                    data = await reading
+                else:
+                    data = await asyncio.wait_for(reading, HELLO_WITHIN_MS / 1_000)
                 if not data:
                     return
                 for frame in self._stream.receive(data):
@@ -235,7 +238,8 @@ class _Connection:
     async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:
         async with self._sending:
             self._writer.writelines(encode_reply(reply, opcode, correlation))
-            await asyncio.wait_for(self._writer.drain(), _STALLED)
+            if self._writer.transport.get_write_buffer_size():
+                await asyncio.wait_for(self._writer.drain(), _STALLED)
 
     async def _refuse_large(self) -> None:
         """No client of a relay has much to say: what is sent is a publish."""

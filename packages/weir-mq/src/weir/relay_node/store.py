@@ -15,7 +15,7 @@ import msgspec
 from weir.codec import Buffer, total
 from weir.errors import Damaged, UnknownVersion
 from weir.model.limits import KIB, MIB, RELAY_BYTES_MAX
-from weir.relay.entries import decode_entry, encode_entry
+from weir.relay.entries import decode_entry
 from weir.relay.ports import AppendEntry
 from weir.relay.state import EntryRefused, RelayState
 from weir.storage.disk import Disk
@@ -89,9 +89,8 @@ class RelayStore:
 
     def append(self, group: int, effect: AppendEntry) -> int:
         """Stage an entry; return its bytes. The flush that takes it has (group, index)."""
-        buffers = encode_entry(effect.record, *effect.data)
-        size = total(buffers)
-        record = Record(group, _TERM, effect.index, Kind.CONTROL, buffers, size)
+        size = total(effect.encoded)
+        record = Record(group, _TERM, effect.index, Kind.CONTROL, effect.encoded, size)
         self.log.append(record, (group, effect.index))
         return size
 

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from weir.codec import Buffer
-from weir.relay.entries import AnyRecord, FilterSet, Relayed, StartMoved, decode_entry
+from weir.relay.entries import (
+    AnyRecord,
+    FilterSet,
+    Relayed,
+    StartMoved,
+    decode_entry,
+    encode_entry,
+)
 from weir.relay.ports import AppendEntry
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
@@ -41,9 +48,10 @@ class Twin:
 
     def append(self, group: int, record: AnyRecord, *data: Buffer) -> None:
         state = self.states.setdefault(group, RelayState())
-        size = len(b"".join(module.encode_entry(record, *data)))
+        encoded = encode_entry(record, *data)
+        size = len(b"".join(encoded))
         index = state.apply(record, size)
-        assert self.store.append(group, AppendEntry(index, record, data)) == size
+        assert self.store.append(group, AppendEntry(index, record, data, encoded)) == size
 
     def relay(self, group: int, data: bytes = b"weir") -> None:
         end = self.states[group].end
