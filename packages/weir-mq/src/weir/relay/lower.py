@@ -45,6 +45,10 @@ RETRY_MS = 200
 SAY_EVERY_MS = 10_000
 #: So often a node may say that it does not cover a filter yet before the next one is asked.
 ASKS_EACH = 5
+#: In the mean a partition pulls no more often, in seconds, after so many pulls at once: a pull and
+#: the flush behind it cost nearly the same whatever they bring (ADR 0146).
+PULL_EVERY = 0.016
+PULLS_AT_ONCE = 8
 
 
 class Me(NamedTuple):
@@ -319,3 +323,26 @@ class Lower:
         self._filter_asked = None
         self._asks = 0
         return told.offset if covers(asked.tags, wanted) else UNKNOWN
+
+
+class PullPace:
+    """When the next pull of a partition may be sent."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self) -> None:
+        """Nothing was pulled yet."""
+        #: When the last pull would have been sent at an even pace.
+        self._due = 0.0
+
+    def delay(self, now: float, *, catches_up: bool) -> float:
+        """Return in how many seconds a pull is to be sent. One that `catches_up` goes at once: what
+        is left above is more than what came last.
+        """
+        due = max(self._due, now) + PULL_EVERY
+        early = due - PULLS_AT_ONCE * PULL_EVERY - now
+        if catches_up:
+            self._due = min(due, now + PULLS_AT_ONCE * PULL_EVERY)
+            return 0.0
+        self._due = due
+        return max(early, 0.0)

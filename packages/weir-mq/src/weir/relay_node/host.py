@@ -379,7 +379,8 @@ class RelayHost:
                 self._take(message.group, self.partitions.handle(message.group, event, steady_ms()))
             else:
                 self._spawn(self._run(partial(self._ask, sent)))
-        self.disk.dirty.set()
+        if self.disk.store.log.staged is not None:
+            self.disk.dirty.set()
 
     def _is_full(self) -> bool:
         return self.disk.is_full or self.disk.unsynced > RELAY_UNSYNCED_BYTES_MAX
@@ -387,6 +388,10 @@ class RelayHost:
     async def _ask(self, sent: SendToUpper) -> None:
         message, upper = sent.message, self.tiers.uppers.find(sent.upper)
         group = message.group
+        if isinstance(message, r.Pull):
+            wait = self.partitions.pull_delay(group, asyncio.get_running_loop().time())
+            if wait:
+                await asyncio.sleep(wait)
         if upper is not None:
             event = await upper.answer_to(message)
         else:

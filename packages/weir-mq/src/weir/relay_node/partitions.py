@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from weir.model.limits import KIB, MIB
-from weir.relay.lower import Me
+from weir.relay.lower import Me, PullPace
 from weir.relay.messages import Mark, Pull
 from weir.relay.partition import RelayPartition, Settings
 from weir.relay.ports import (
@@ -60,6 +60,11 @@ class Held(msgspec.Struct):
     mark: Mark | None = None
     #: How many answers of the core came since the start.
     answers: int = 0
+    #: Where the log of the upper node begins that answered last; -1 before.
+    log_start: int = -1
+    #: How many messages the last answer brought.
+    brought: int = 0
+    pace: PullPace = msgspec.field(default_factory=PullPace)
     #: Since when, in seconds, the disk has not given what readers ask for; 0 while it does.
     unread_since: float = 0.0
 
@@ -74,6 +79,7 @@ class Held(msgspec.Struct):
             self.head = told.answer.head
             self.answers += 1
         self.head = max(self.head, told.answer.head)
+        self.brought = told.answer.next - told.answer.first
 
     def stored(self, now_ms: int) -> None:
         """What an answer brought is here."""
@@ -162,8 +168,9 @@ class RelayPartitions:
         effects: list[Effect] = []
         if isinstance(event, AnswerCame):
             held.hear(event)
-            # What the upper node keeps is kept here.
-            effects += held.machine.handle(RetentionSet(event.answer.log_start), now_ms)
+            if event.answer.log_start != held.log_start:  # what the upper node keeps is kept here
+                held.log_start = event.answer.log_start
+                effects += held.machine.handle(RetentionSet(held.log_start), now_ms)
         for effect in effects + held.machine.handle(event, now_ms):
             match effect:
                 case AppendEntry():
@@ -199,6 +206,13 @@ class RelayPartitions:
         share = CREDIT_BYTES // max(len(self.held), 1)
         credit = min(max(share, _CREDIT_LEAST), _CREDIT_MOST, message.credit)
         return msgspec.structs.replace(message, credit=credit)
+
+    def pull_delay(self, group: int, now: float) -> float:
+        """Return in how many seconds a pull is to be sent; `now` is in seconds."""
+        held = self.held.get(group)
+        if held is None:
+            return 0.0
+        return held.pace.delay(now, catches_up=held.head - held.state.end > held.brought)
 
     def synced(self, tokens: tuple[object, ...], now_ms: int) -> list[SendToUpper]:
         """A flush is durable, which took entries (group, index); return what to send."""
