@@ -127,6 +127,28 @@ OF_WORLDS = (
         ),
         sweep=Sweep("barriers", 50_000),
     ),
+    Proof(
+        "toc-worlds",
+        "100,000 worlds of the transport of packets: switches and processes on networks that lose, "
+        "repeat, reorder, damage and cut, with clocks that are wrong, pauses, joins, crashes and "
+        "stamps that wrap. Seconds are those of one core",
+        ("weir", "sim", "toc", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
+        {
+            "seeds": Figure("seeds"),
+            "violations": Figure("violations"),
+            "packets": Figure("packets"),
+            "messages delivered": Figure("delivered"),
+            "seconds a seed": Figure("seconds", "seeds", whole="mean"),
+        },
+        (
+            Goal("seeds", "=", 100_000),
+            Goal("violations", "=", 0),
+            # A world in which nothing is delivered breaks no promise either.
+            Goal("messages delivered", "≥", 2_000_000),
+            Goal("seconds a seed", "≤", 0.05),
+        ),
+        sweep=Sweep("toc-worlds", 100_000, step=1_000),
+    ),
     tests(
         "barrier-rules",
         "Each part of the rule of barriers is removed, one by one, and the same search finds "
