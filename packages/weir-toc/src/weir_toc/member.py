@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic_ns
 from types import TracebackType
@@ -75,13 +75,17 @@ class ProcessFailed(NamedTuple):
 Event = Message | SendFailed | ProcessFailed
 
 
-def event_of(event: ProgramEvent) -> Event:
-    """Return an event of the endpoint as programs see it."""
-    if isinstance(event, endpoint_events.Message):
-        return Message(event.stamp, event.source, event.payload)
-    if isinstance(event, endpoint_events.SendFailed):
-        return SendFailed(event.stamp, event.to, event.reason.value)
-    return ProcessFailed(event.process, event.stamp)
+def events_of(batch: Iterable[ProgramEvent]) -> list[Event]:
+    """Return events of the endpoint as programs see them."""
+    found: list[Event] = []
+    for event in batch:
+        if isinstance(event, endpoint_events.Delivered):
+            found += [Message(stamp, source, payload) for stamp, source, _, payload in event.rows]
+        elif isinstance(event, endpoint_events.SendFailed):
+            found.append(SendFailed(event.stamp, event.to, event.reason.value))
+        else:
+            found.append(ProcessFailed(event.process, event.stamp))
+    return found
 
 
 class ProcessThread:
@@ -217,8 +221,12 @@ class ProcessThread:
         with self._lock:
             self._unsent -= size
 
-    def _addressed(self, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+    def _addressed(self, parts: Sequence[Part]) -> Sequence[tuple[int, bytes]]:
         """Return parts with the ids of their receivers."""
+        if len(parts) == 1:
+            ((to, payload),) = parts
+            if type(to) is int and type(payload) is bytes:  # nearly all of many
+                return ((to, payload),)
         names = self.process.names
         found: list[tuple[int, bytes]] = []
         for to, payload in parts:
@@ -241,7 +249,7 @@ class EventStream:
     def __init__(self, thread: ProcessThread, service: Service) -> None:
         self._thread = thread
         self._service = service
-        self._batch: deque[ProgramEvent] = deque()
+        self._batch: deque[Event] = deque()
         #: The next batch, once it is asked for: a cancelled wait must not lose it.
         self._asked: Future[list[ProgramEvent]] | None = None
 
@@ -250,18 +258,14 @@ class EventStream:
 
     async def __anext__(self) -> Event:
         await self._filled()
-        return event_of(self._batch.popleft())
+        return self._batch.popleft()
 
     async def batch(self) -> list[Event]:
         """Return the next events, as many as are here: one at least. Cheaper than one by one."""
         await self._filled()
-        found, self._batch = self._batch, deque()
-        return [
-            Message(one.stamp, one.source, one.payload)
-            if type(one) is endpoint_events.Message
-            else event_of(one)
-            for one in found
-        ]
+        found = [*self._batch]
+        self._batch.clear()
+        return found
 
     async def _filled(self) -> None:
         while not self._batch:
@@ -271,7 +275,7 @@ class EventStream:
             batch = await asyncio.shield(asyncio.wrap_future(asked))
             if self._asked is asked:  # else another task that waited has taken it
                 self._asked = None
-                self._batch.extend(batch)
+                self._batch.extend(events_of(batch))
 
 
 class Member:

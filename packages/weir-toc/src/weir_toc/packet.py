@@ -23,9 +23,9 @@ The layout of the header is that of 1Pipe; its last six bytes and the envelope a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import pairwise
+from operator import ge
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -146,25 +146,41 @@ def _blank_beacon(source: int, epoch: int) -> bytes:
     return bytes(encode(Packet(BEACON, source, epoch=epoch)))
 
 
-def encode_run(packet: Packet, run: Iterable[tuple[int, bytes]]) -> bytearray:
-    """Return packets behind each other: a stamp, which rises, and a payload of each.
+def encode_run(packet: Packet, payloads: Sequence[bytes]) -> bytearray:
+    """Return packets behind each other, one for each payload; all payloads have one size.
 
-    All else is that of `packet`, from its PSN on; it is not marked. The best effort barrier of each
-    is its own stamp if that is higher: the next one lies above.
+    Stamps and PSNs follow each other from those of `packet` on, which is not marked. The best
+    effort barrier of each is its own stamp if that is higher: the next one lies above.
     """
-    psn, barrier, commit = packet.psn, packet.barrier, packet.commit & _LOW
-    tail = _REST.pack(0, packet.opcode, packet.flags, packet.source, packet.to, packet.epoch)[4:]
-    pieces: list[bytes] = []
-    for stamp, payload in run:
-        if stamp > barrier:
-            barrier = stamp
-        first = (stamp & _LOW).to_bytes(6, "big")
-        rest = (psn & _PSN_LOW).to_bytes(4, "big") + tail
-        crc = int(crc32c(first + rest + payload))
-        both = ((barrier & _LOW) << 48 | commit).to_bytes(12, "big")
-        pieces += (first, both, rest, crc.to_bytes(4, "big"), payload)
-        psn += 1
-    return bytearray().join(pieces)
+    count, length = len(payloads), len(payloads[0])
+    size = OVERHEAD_BYTES + length
+    low, times = packet.commit & _LOW, struct.Struct(f">{count}Q")
+    stamps = range(packet.stamp, packet.stamp + count)
+    stamped = times.pack(*stamps)
+    barriers = stamped if packet.barrier <= packet.stamp else times.pack(
+        *(max(packet.barrier, stamp) for stamp in stamps))  # fmt: skip
+    numbers = struct.pack(f">{count}I", *(
+        number & _PSN_LOW for number in range(packet.psn, packet.psn + count)))  # fmt: skip
+    rest = _REST.pack(0, packet.opcode, packet.flags, packet.source, packet.to, packet.epoch)
+    # By columns: a byte of all packets at once. First what checksums cover, without gaps.
+    step = 24 + length
+    covered = bytearray((bytes(6) + rest).join((b"", *payloads)))
+    for at in range(6):
+        covered[at::step] = stamped[at + 2 :: 8]
+    for at in range(4):
+        covered[at + 6 :: step] = numbers[at::4]
+    whole = bytes(covered)
+    sums = struct.pack(f">{count}I", *[
+        crc32c(whole[at : at + step]) for at in range(0, len(whole), step)])  # fmt: skip
+    blank = b"".join((bytes(12), low.to_bytes(6, "big"), rest, bytes(4)))
+    data = bytearray(blank.join((b"", *payloads)))
+    for at in range(6):
+        data[at::size] = stamped[at + 2 :: 8]
+        data[at + 6 :: size] = barriers[at + 2 :: 8]
+    for at in range(4):
+        data[at + 18 :: size] = numbers[at::4]
+        data[at + 36 :: size] = sums[at::4]
+    return data
 
 
 def checksum(data: bytes | bytearray) -> int:
@@ -211,8 +227,8 @@ class Run(NamedTuple):
     to: int
     #: The low 32 bits of the first PSN; the others follow.
     psn: int
-    stamps: list[int]
-    payloads: list[bytes]
+    stamps: Sequence[int]
+    payloads: Sequence[bytes]
     #: The barriers of the last packet, which are the highest.
     barrier: int
     commit: int
@@ -236,24 +252,34 @@ def decode_run(data: bytes | bytearray, size: int, near: int) -> Run | None:
     """Return what several packets of `size` bytes hold, if all of it is undamaged and in order."""
     if not is_run(data, size):
         return None
-    one = _run_struct(size - OVERHEAD_BYTES)
-    payloads = []
-    for first, rest, crc, payload in one.iter_unpack(data):
-        if crc32c(first + rest + payload) != crc:
-            return None
-        payloads.append(payload)
-    numbers = [*_numbers_struct(size).iter_unpack(data)]
-    psn = numbers[0][2]
-    if [number for _, _, number in numbers] != [*range(psn, psn + len(numbers))]:
+    # By columns: each of these calls handles all packets, and none is made for one of them.
+    covered, sums, payloads = _columns(data, size)
+    if [*map(crc32c, covered)] != [*sums]:
         return None
-    low = numbers[0][0] << 32 | numbers[0][1]
-    above = unwrap(low, near) - low
-    stamps = [above + (high << 32 | rest) for high, rest, _ in numbers]
-    if any(one >= other for one, other in pairwise(stamps)):
-        return None  # sent again, or stamps have wrapped
+    highs, lows, psns = zip(*_numbers_struct(size).iter_unpack(data), strict=True)
+    psn, count = psns[0], len(psns)
+    if psns != (*range(psn, psn + count),):
+        return None
+    low = highs[0] << 32 | lows[0]
+    first = unwrap(low, near)
+    if len({*highs}) == 1 and lows == (*range(lows[0], lows[0] + count),):
+        stamps = [*range(first, first + count)]  # as they are sent
+    else:
+        stamps = [first - low + (high << 32 | rest) for high, rest in zip(highs, lows, strict=True)]
+        if any(map(ge, stamps, stamps[1:])):
+            return None  # sent again, or stamps have wrapped
     opcode, _, source, to, _ = _REST.unpack_from(data, 18)[1:]
     barrier, commit = barriers_of(data[-size:], near)
     return Run(opcode, source, to, psn, stamps, payloads, barrier, commit)
+
+
+def _columns(
+    data: bytes | bytearray, size: int
+) -> tuple[Iterable[bytes], Sequence[int], Sequence[bytes]]:
+    """Return of all packets what checksums cover, the checksums, and the payloads."""
+    rows = _run_struct(size - OVERHEAD_BYTES).iter_unpack(data)
+    stamps, rests, sums, payloads = zip(*rows, strict=True)
+    return map(b"".join, zip(stamps, rests, payloads, strict=True)), sums, payloads
 
 
 @cache

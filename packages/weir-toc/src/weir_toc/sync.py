@@ -19,7 +19,7 @@ from typing import Self
 from weir_toc.endpoint.events import Service
 from weir_toc.errors import TocError
 from weir_toc.hosts.process import ProgramEvent
-from weir_toc.member import DRAIN_SECONDS, JOIN_SECONDS, Event, Part, ProcessThread, event_of
+from weir_toc.member import DRAIN_SECONDS, JOIN_SECONDS, Event, Part, ProcessThread, events_of
 
 
 class EventStream:
@@ -28,7 +28,7 @@ class EventStream:
     def __init__(self, thread: ProcessThread, service: Service) -> None:
         self._thread = thread
         self._service = service
-        self._batch: deque[ProgramEvent] = deque()
+        self._batch: deque[Event] = deque()
         self._asked: Future[list[ProgramEvent]] | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -40,13 +40,14 @@ class EventStream:
     def next(self, timeout: float | None) -> Event:
         """Return the next event; TimeoutError after so many seconds without one."""
         self._fill(timeout)
-        return event_of(self._batch.popleft())
+        return self._batch.popleft()
 
     def batch(self, timeout: float | None = None) -> list[Event]:
         """Return the next events, as many as are here: one at least. Raises as `next`."""
         self._fill(timeout)
-        found, self._batch = self._batch, deque()
-        return [event_of(one) for one in found]
+        found = [*self._batch]
+        self._batch.clear()
+        return found
 
     def _fill(self, timeout: float | None) -> None:
         while not self._batch:
@@ -54,7 +55,7 @@ class EventStream:
                 self._asked = self._thread.call(self._thread.process.take(self._service))
             batch = self._asked.result(timeout)
             self._asked = None
-            self._batch.extend(batch)
+            self._batch.extend(events_of(batch))
 
 
 class Member:

@@ -7,8 +7,10 @@ from weir_toc.controller.codec import command_to
 from weir_toc.controller.entries import Fail
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.hosts.process import Process
+from weir_toc.hosts.rack_link import RackLink
 from weir_toc.hosts.udp import UdpSocket
 from weir_toc.packet import Acknowledgement, Packet
+from weir_toc.places import Place
 
 
 class EarlyProcess:
@@ -18,7 +20,7 @@ class EarlyProcess:
         self.process = Process([("127.0.0.1", 1)], "a", None)
         self.now = self.process.link.now()
         self.process._endpoint = Endpoint(1, 1, self.now)
-        self.process._socket = UdpSocket(("127.0.0.1", 0), ("127.0.0.1", 1))
+        self.process._socket = RackLink(("127.0.0.1", 1), Place.HOST, UdpSocket)
 
     def told(self, command: Fail) -> None:
         """Let the controller's command come."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from weir_lab.sim.mutants.planting import Patch
 from weir_lab.toc.scenario import Outcome, play
 
+_FLOW = "weir_toc.endpoint.flow"
 _CLOCK = "weir_toc.clock"
 _NODE = "weir_toc.node"
 _OUTBOX = "weir_toc.endpoint.outbox"
@@ -59,7 +60,7 @@ MUTANTS = (
     Mutant("messages above the barrier are dropped, as the paper prints it", _RECEIVING,
            "packet.stamp < self.barrier:", "packet.stamp > self.barrier:", 3, ("I9",)),
     Mutant("a stamp may equal a commit barrier that was sent", _CLOCK,
-           "self.commit_sent + 1", "self.commit_sent", 2, ("I1", "I4", "I7")),
+           "self.commit_sent + 1", "self.commit_sent", 1, ("I1", "I4", "I7")),
     Mutant("best effort is delivered at the barrier, too", _RECEIVING,
            "Service.BEST_EFFORT, barrier - 1", "Service.BEST_EFFORT, barrier", 1, ("I3", "I4")),
     Mutant("a scattering is stamped as it is called", _SENDING,
@@ -92,8 +93,8 @@ MUTANTS = (
     Mutant("a message is delivered without its last fragments", _RECEIVING,
            "len(self.fragments) == self.last - self.first + 1", "True", 0, ("I8", "I9")),
     Mutant("nothing is sent again", _SENDING,
-           "for psn, one in [*sent.items()][:RESENT_AT_ONCE]:", "for psn, one in ():", 2,
-           ("I9",)),
+           "for psn, one in self._first_packets(flow, Service.RELIABLE, sent.items()):",
+           "for psn, one in ():", 2, ("I9",)),
     Mutant("credits are granted out of turn", _SENDING,
            "flow.queue.append((scattering, part))",
            "flow.queue.insert(0 if part.to & 1 else len(flow.queue), (scattering, part))", 1,
@@ -144,16 +145,20 @@ MUTANTS = (
            "        if output is None:\n", 108, ("I9",)),
     Mutant("the commit barrier of a run passes what is not acknowledged", _OUTBOX,
            "commit = stamps.commit(now, next(iter(self.open), None))\n"
-           "        size", "commit = stamps.commit(now, None)\n        size", 1, ("I1", "I9")),
+           "        head", "commit = stamps.commit(now, None)\n        head", 1, ("I1", "I9")),
     Mutant("a piece with packets of several flows is taken for a run", _PACKET,
            "for at in range(22, 36))", "for at in range(22, 24))", 15, ("I9", "I4")),
     Mutant("a run with a damaged packet is taken", _PACKET,
-           "if crc32c(first + rest + payload) != crc:", "if False:", 81, ("I8",)),
+           "if [*map(crc32c, covered)] != [*sums]:", "if False:", 81, ("I8",)),
     Mutant("a run with a hole is taken as if it had none", _PACKET,
-           "if [number for _, _, number in numbers] != [*range(psn, psn + len(numbers))]:",
-           "if False:", 1, ("I4", "I9")),
+           "if psns != (*range(psn, psn + count),):", "if False:", 1, ("I4", "I9")),
+    Mutant("a batch that is acknowledged in part counts as received", _FLOW,
+           "touched.append(one)", "whole.append(psn)", 1, ("I9", "I12", "I16")),
+    Mutant("a batch that is taken apart is open behind later ones", _SENDING,
+           "pending.clear()", "items = [*items[1:], items[0]]\n        pending.clear()", 1,
+           ("I1", "I9")),
     Mutant("a repeated run is taken", _RECEIVING,
-           "if psn < top or run.stamps", "if run.stamps", 1, ("I4",)),
+           "if psn < top or run.stamps", "if run.stamps", 2, ("I4",)),
     Mutant("a late run is taken", _RECEIVING,
            "if psn < top or run.stamps[0] <= limit or", "if psn < top or", 907, ("I4",)),
     Mutant("a run of another sender waits at the end of the order", _RECEIVING,

@@ -19,9 +19,12 @@ from weir_toc.controller.lag import LinkReading
 from weir_toc.endpoint.events import (
     Admitted,
     Counters,
+    Delivered,
     EndpointConfig,
     Event,
+    EventRun,
     Excluded,
+    LeftAlike,
     Service,
 )
 from weir_toc.endpoint.outbox import Outbox
@@ -44,7 +47,7 @@ class Endpoint:
         self.epoch = epoch
         self.config = config or EndpointConfig()
         self.counters = Counters()
-        self._events: list[Event] = []
+        self._events: list[EventRun] = []
         #: It joins until the switch answers. Nothing is sent before but that wish.
         self._joined: tuple[Sender, Receiver, Outbox] | None = None
         self._packets: list[tuple[bytearray, int]] = []
@@ -176,6 +179,18 @@ class Endpoint:
 
     def take_events(self) -> list[Event]:
         """Return what happened since the last call. Deliveries of a service are in its order."""
+        found: list[Event] = []
+        for one in self.take_event_runs():
+            if isinstance(one, Delivered):
+                found += one.messages()
+            elif isinstance(one, LeftAlike):
+                found += one.each()
+            else:
+                found.append(one)
+        return found
+
+    def take_event_runs(self) -> list[EventRun]:
+        """Return the same, those that are alike in one piece."""
         found, self._events = self._events, []
         return found
 

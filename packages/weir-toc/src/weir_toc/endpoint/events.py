@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -30,11 +31,42 @@ class Message(NamedTuple):
     payload: bytes
 
 
+#: Stamp, sender, one more than the PSN of its last packet, payload.
+Row = tuple[int, int, int, bytes]
+
+
+class Delivered(NamedTuple):
+    """Messages of one service that are delivered at once, in their order: what is cheap to hand on.
+
+    `Endpoint.take_events` gives them one by one.
+    """
+
+    service: Service
+    rows: Sequence[Row]
+
+    def messages(self) -> Iterator[Message]:
+        """Yield them one by one."""
+        for stamp, source, _, payload in self.rows:
+            yield Message(self.service, stamp, source, payload)
+
+
 class Left(NamedTuple):
     """A scattering got its stamp and left the send buffer."""
 
     ticket: int
     stamp: int
+
+
+class LeftAlike(NamedTuple):
+    """Several have, with stamps that follow each other; `Endpoint.take_events` has each `Left`."""
+
+    tickets: Sequence[int]
+    #: That of the first one.
+    stamp: int
+
+    def each(self) -> Iterator[Left]:
+        """Yield them one by one."""
+        return map(Left, self.tickets, range(self.stamp, self.stamp + len(self.tickets)))
 
 
 class Reason(Enum):
@@ -88,6 +120,8 @@ class Excluded(NamedTuple):
 
 
 Event = Message | Left | SendFailed | ProcessFailed | Settled | Admitted | Excluded
+#: The same, several that are alike in one piece.
+EventRun = Event | Delivered | LeftAlike
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
+from typing import cast
 
 from weir_toc.congestion import CongestionWindow, RoundTrips
 from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.packet import (
+    OVERHEAD_BYTES,
     PACKET_COST,
     PAYLOAD_BYTES_MAX,
     Acknowledgement,
@@ -17,6 +20,9 @@ from weir_toc.packet import (
     unwrap_psn,
 )
 
+#: A piece has so many packets at most, and so many bytes: what leaves in one call is encoded in one
+#: piece.
+RUN_PACKETS_MAX, RUN_BYTES_MAX = 64, 65_000
 #: A packet is sent again when one that was sent so much later is acknowledged.
 REORDERED_PACKETS = 3
 
@@ -61,6 +67,66 @@ class Scattering:
     aborted_by: int = 0
 
 
+class Batch:
+    """Scatterings of one part and one packet each: of one service, to one receiver, of one size.
+
+    While the same happens to all of them they stay in one piece: one object, and not three for
+    each. What happens to some of them is done to `singles`.
+    """
+
+    __slots__ = ("cost", "first_psn", "payloads", "queued_at", "released", "sent_at", "service",
+                 "stamp", "tickets", "to")  # fmt: skip
+
+    def __init__(
+        self, to: int, service: Service, tickets: Sequence[int], payloads: Sequence[bytes], now: int
+    ) -> None:
+        self.to = to
+        self.service = service
+        self.tickets = tickets
+        self.payloads = payloads
+        #: The bytes that each takes of a window.
+        self.cost = cost_of(len(payloads[0]))
+        self.queued_at = now
+        #: The stamp and the PSN of the first one; 0 until it leaves. The others follow.
+        self.stamp = self.first_psn = self.sent_at = 0
+        #: How many have given back their credits.
+        self.released = 0
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def piece(self, first: int, end: int) -> Batch:
+        """Return a part of one that has not left."""
+        return Batch(self.to, self.service, self.tickets[first:end], self.payloads[first:end],
+                     self.queued_at)  # fmt: skip
+
+    def left(self, stamp: int, psn: int, now: int) -> list[Batch]:
+        """Return the pieces in which it leaves, with stamps and PSNs from these on."""
+        size = OVERHEAD_BYTES + len(self.payloads[0])
+        each = max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // size))
+        pieces = []
+        for at in range(0, len(self), each):
+            piece = self.piece(at, min(at + each, len(self)))
+            piece.stamp, piece.first_psn, piece.sent_at = stamp + at, psn + at, now
+            pieces.append(piece)
+        return pieces
+
+    def singles(self) -> list[tuple[Scattering, Part]]:
+        """Return the scatterings of which it is made."""
+        made = []
+        for at, (ticket, payload) in enumerate(zip(self.tickets, self.payloads, strict=True)):
+            part = Part(self.to, payload)
+            scattering = Scattering(ticket, self.service, (part,), self.queued_at, 1)
+            if self.stamp:
+                scattering.stamp = self.stamp + at
+                scattering.waiting = 0
+                scattering.unacked = part.unacked = 1
+                part.first_psn = self.first_psn + at
+                part.holds_credit = at >= self.released
+            made.append((scattering, part))
+        return made
+
+
 @dataclass(slots=True)
 class Sent:
     """One packet under way."""
@@ -87,12 +153,14 @@ class Flow:
         self.congestion = CongestionWindow(config.window_min, config.reorder_budget)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
         #: Parts that wait for credits, in the order in which they were queued.
-        self.queue: deque[tuple[Scattering, Part]] = deque()
+        self.queue: deque[tuple[Scattering, Part] | Batch] = deque()
         self.next_psn = dict.fromkeys(Service, 0)
         #: Packets that are not acknowledged, by PSN, in the order of PSN.
-        self.sent: dict[Service, dict[int, Sent]] = {service: {} for service in Service}
+        self.sent: dict[Service, dict[int, Sent | Batch]] = {service: {} for service in Service}
         #: Parts that hold credits until the receiver has released them.
-        self.unreleased: dict[Service, deque[Part]] = {service: deque() for service in Service}
+        self.unreleased: dict[Service, deque[Part | Batch]] = {
+            service: deque() for service in Service
+        }
         #: Aborted scatterings to recall, and how many recalls wait for their answers.
         self.recalls: deque[Scattering] = deque()
         self.recalling = 0
@@ -109,6 +177,48 @@ class Flow:
             return False
         return not self.used or self.used + size <= self.congestion.bytes
 
+    def fit(self, size: int) -> int:
+        """How many parts of so many bytes each may leave now."""
+        if not self.fits(size):
+            return 0
+        return max(1, (min(self.window, self.congestion.bytes) - self.used) // size)
+
+    def waiting(self) -> list[tuple[Scattering, Part]]:
+        """Return what waits for credits, all of it apart from now on."""
+        if any(isinstance(one, Batch) for one in self.queue):
+            pieces = [one.singles() if isinstance(one, Batch) else [one] for one in self.queue]
+            self.queue = deque(chain.from_iterable(pieces))
+        return cast("list[tuple[Scattering, Part]]", [*self.queue])
+
+    def stale(self, since: int) -> list[Sent | Batch]:
+        """Return what was sent by best effort at `since` at the latest."""
+        sent = self.sent[Service.BEST_EFFORT].values()
+        return [*takewhile(lambda one: one.sent_at <= since, sent)]
+
+    def batches(self, service: Service) -> list[Batch]:
+        """Return the batches that are under way."""
+        return [one for one in self.sent[service].values() if isinstance(one, Batch)]
+
+    def separate(self, service: Service, batches: Iterable[Batch]) -> list[list[Scattering]]:
+        """Take batches apart that are under way; return the scatterings of each."""
+        apart = {id(one): one.singles() for one in batches}
+        sent: dict[int, Sent | Batch] = {}
+        for psn, one in self.sent[service].items():
+            if isinstance(one, Batch) and id(one) in apart:
+                for scattering, part in apart[id(one)]:
+                    sent[part.first_psn] = Sent(scattering, part, 0, one.sent_at)
+            else:
+                sent[psn] = one
+        self.sent[service] = sent
+        unreleased: deque[Part | Batch] = deque()
+        for held in self.unreleased[service]:
+            if isinstance(held, Batch) and id(held) in apart:
+                unreleased += [part for _, part in apart[id(held)] if part.holds_credit]
+            else:
+                unreleased.append(held)
+        self.unreleased[service] = unreleased
+        return [[scattering for scattering, _ in singles] for singles in apart.values()]
+
     def release(self, part: Part) -> None:
         """Give back the credit of a part, once."""
         if part.holds_credit:
@@ -119,33 +229,54 @@ class Flow:
         """All packets below `low` are out of the receiver's memory."""
         below = unwrap_psn(low, self.next_psn[service])
         parts = self.unreleased[service]
-        while parts and parts[0].first_psn + parts[0].packets <= below:
-            self.release(parts.popleft())
+        while parts:
+            one = parts[0]
+            if isinstance(one, Batch):
+                count = min(len(one), below - one.first_psn)
+                if count > one.released:
+                    self.used -= (count - one.released) * one.cost
+                    one.released = count
+                if count < len(one):
+                    break
+            elif one.first_psn + one.packets > below:
+                break
+            else:
+                self.release(one)
+            parts.popleft()
 
-    def acknowledge(self, now: int, service: Service, ack: Acknowledgement) -> Iterator[Sent]:
-        """Yield the packets that this ACK acknowledges for the first time."""
-        sent = self.sent[service]
+    def covered(self, service: Service, ack: Acknowledgement) -> tuple[list[int], list[Batch]]:
+        """Return which of `sent` an ACK covers, and the batches that it covers in part."""
         near = self.next_psn[service]
         ranges = [(unwrap_psn(first, near), count) for first, count in ack.ranges]
         if service is Service.RELIABLE:
             ranges.insert(0, (0, unwrap_psn(ack.through, near)))
-        found = [*_inside(sent, ranges)]
+        return _inside(self.sent[service], ranges)
+
+    def acknowledge(
+        self, now: int, service: Service, ack: Acknowledgement, found: Sequence[int]
+    ) -> Iterator[Sent | Batch]:
+        """Yield what this ACK acknowledges for the first time: `found` of `sent`."""
+        sent = self.sent[service]
         newest = None
+        top = packets = 0
         for psn in found:
             one = sent.pop(psn)
-            if one.times == 1:
+            count = len(one) if isinstance(one, Batch) else 1
+            packets += count
+            top = psn + count - 1
+            if isinstance(one, Batch) or one.times == 1:
                 newest = one
             yield one
         if newest is not None:
             self.trips.measured(now - newest.sent_at)
         if found:
-            self.acked_top[service] = max(self.acked_top[service], found[-1])
-            size = (PAYLOAD_BYTES_MAX + PACKET_COST) * len(found)
+            self.acked_top[service] = max(self.acked_top[service], top)
+            size = (PAYLOAD_BYTES_MAX + PACKET_COST) * packets
             self.congestion.acknowledged(size, max(ack.packets, ack.marked), ack.marked)
             self.retry_at = now + self.trips.timeout
 
-    def overtaken(self, now: int, service: Service) -> Iterator[tuple[int, Sent]]:
-        """Yield packets that are lost by all appearances: later ones were acknowledged."""
+    def overtaken(self, now: int, service: Service) -> Iterator[tuple[int, Sent | Batch]]:
+        """Yield what is lost by all appearances: later packets were acknowledged."""
         sent = self.sent[service]
         top = self.acked_top[service]
         limit = now - self.trips.smoothed
@@ -155,15 +286,30 @@ class Flow:
             yield psn, one
 
 
-def _inside(sent: Iterable[int], ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield the numbers of `sent` that are in one of the ranges; both are sorted."""
+def _inside(
+    sent: Mapping[int, Sent | Batch], ranges: Iterable[tuple[int, int]]
+) -> tuple[list[int], list[Batch]]:
+    """Return the keys of what lies in one of the ranges, and the batches that lie there in part.
+
+    Both `sent` and the ranges are sorted.
+    """
+    whole: list[int] = []
+    touched: list[Batch] = []
     rest = iter(ranges)
     first, count = next(rest, (0, 0))
-    for psn in sent:
+    for psn, one in sent.items():
         while psn >= first + count:
             following = next(rest, None)
             if following is None:
-                return
+                return whole, touched
             first, count = following
-        if psn >= first:
-            yield psn
+        if isinstance(one, Batch):
+            if psn + len(one) <= first:
+                continue
+            if psn < first or psn + len(one) > first + count:
+                touched.append(one)
+            else:
+                whole.append(psn)
+        elif psn >= first:
+            whole.append(psn)
+    return whole, touched

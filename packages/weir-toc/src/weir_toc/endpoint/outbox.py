@@ -6,15 +6,10 @@ is FIFO.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weir_toc import packet as wire
 from weir_toc.clock import Stamps
-from weir_toc.endpoint.flow import Scattering
+from weir_toc.endpoint.flow import Batch, Scattering
 from weir_toc.packet import Packet
-
-#: So many packets are queued in one piece at most, and so many bytes.
-RUN_PACKETS_MAX, RUN_BYTES_MAX = 64, 65_000
 
 
 class Outbox:
@@ -38,7 +33,7 @@ class Outbox:
         self._packets: list[tuple[bytearray, int]] = []
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
-        self.open: dict[int, Scattering] = {}
+        self.open: dict[int, Scattering | Batch] = {}
         #: Packets that were queued since the start, and how many of them were beacons.
         self.sent = self.beacons = 0
         self.sent_at = 0
@@ -56,25 +51,20 @@ class Outbox:
         self.sent += 1
         self.sent_at = now
 
-    def queue_run(
-        self, now: int, opcode: int, to: int, psn: int, run: Sequence[tuple[int, bytes]]
-    ) -> None:
-        """Queue whole messages to one process: the stamps, which rise, and payloads of one size.
+    def queue_batch(self, now: int, batch: Batch) -> None:
+        """Queue the packets of a batch, which has left.
 
-        They are the first that carry these stamps, so the barrier of each is its own one.
+        They are the first that carry its stamps, so the barrier of each is its own one.
         """
-        stamps = self.stamps
+        stamps, count = self.stamps, len(batch)
         commit = stamps.commit(now, next(iter(self.open), None))
-        size = wire.OVERHEAD_BYTES + len(run[0][1])
-        # What leaves in one call is encoded in one piece.
-        count = max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // size))
-        for at in range(0, len(run), count):
-            head = Packet(opcode, self._process, to, 0, stamps.barrier_sent, commit, psn + at,
-                          wire.BEGIN | wire.END, self._epoch)  # fmt: skip
-            piece = run[at : at + count]
-            self._packets.append((wire.encode_run(head, piece), size))
-            self.sent += len(piece)
-            stamps.barrier_sent = max(stamps.barrier_sent, piece[-1][0])
+        head = Packet(batch.service.value, self._process, batch.to, batch.stamp,
+                      stamps.barrier_sent, commit, batch.first_psn, wire.BEGIN | wire.END,
+                      self._epoch)  # fmt: skip
+        size = wire.OVERHEAD_BYTES + len(batch.payloads[0])
+        self._packets.append((wire.encode_run(head, batch.payloads), size))
+        self.sent += count
+        stamps.barrier_sent = max(stamps.barrier_sent, batch.stamp + count - 1)
         self.sent_at = now
 
     def beacon(self, now: int) -> None:

@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import cast
 
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import (
     Counters,
+    Delivered,
     EndpointConfig,
-    Event,
-    Message,
+    EventRun,
     ProcessFailed,
+    Row,
     Service,
 )
 from weir_toc.endpoint.outbox import Outbox
@@ -35,6 +37,8 @@ _LAST = 1 << 33
 _BEHIND_ALL = 1 << 32
 #: How many intervals of best effort packets are remembered, to tell repeated ones from late ones.
 _REMEMBERED = wire.RANGES_MAX
+#: So many messages are handed on in one piece at most: a program gives back their memory at once.
+DELIVERED_MAX = 512
 #: A sender that has not confirmed a smaller window is asked again after so many intervals.
 _ASK_AGAIN = 10
 
@@ -152,7 +156,7 @@ class Source:
         return self.best_effort if service is Service.BEST_EFFORT else self.reliable
 
 
-#: Stamp, sender, end of its packets, payload; a failure has no packets.
+#: As `Row`; a failure has no packets.
 _Waiting = tuple[int, int, int, bytes | ProcessFailed]
 
 
@@ -165,16 +169,14 @@ class Receiver:
         """`floors` are the barriers below which this process, being new, delivers nothing."""
         self.config = config
         self.counters = counters
-        self.events: list[Event] = []
+        self.events: list[EventRun] = []
         #: The barriers that were used for delivery: nothing below is delivered any more.
         self.barrier, self.commit = floors
         self.buffered = 0
         self._outbox = outbox
         self._sources: dict[int, Source] = {}
-        #: Delivered messages that the program has not taken yet: sender, end of its packets, size.
-        self._untaken: dict[Service, deque[tuple[int, int, int]]] = {
-            one: deque() for one in Service
-        }
+        #: Delivered messages that the program has not taken yet, in the pieces that it was given.
+        self._untaken: dict[Service, deque[Sequence[Row]]] = {one: deque() for one in Service}
         #: What waits for its barrier, in the order of delivery.
         self._waiting: dict[Service, list[_Waiting]] = {service: [] for service in Service}
         #: Failed processes, and above which stamp nothing of them counts.
@@ -311,7 +313,8 @@ class Receiver:
             of_it = [one for rest in self._waiting.values() for one in rest if one[1] == process]
             held = sum(wire.cost_of(len(one[3])) for one in of_it if isinstance(one[3], bytes))
             for untaken in self._untaken.values():
-                held += sum(size for sender, _, size in untaken if sender == process)
+                rows = [one for piece in untaken for one in piece if one[1] == process]
+                held += sum(wire.cost_of(len(one[3])) for one in rows)
             self.buffered -= source.buffered - held
             self._of_failed += held
         if stamp <= self.commit:
@@ -416,32 +419,53 @@ class Receiver:
         count = bisect_right(waiting, (through, _LAST))
         ready = waiting[:count]
         del waiting[:count]
-        untaken = self._untaken[service]
-        for stamp, process, end, payload in ready:
-            if isinstance(payload, ProcessFailed):
-                self.events.append(payload)
-                continue
-            self.counters.delivered += 1
-            self.events.append(Message(service, stamp, process, payload))
-            size = wire.cost_of(len(payload))
+        rows = cast("list[Row]", ready)
+        first = 0
+        if self._failed:
+            for at, (_, _, _, payload) in enumerate(ready):
+                if isinstance(payload, ProcessFailed):
+                    self._hand_out(service, rows[first:at])
+                    self.events.append(payload)
+                    first = at + 1
+        self._hand_out(service, rows[first:])
+
+    def _hand_out(self, service: Service, rows: Sequence[Row]) -> None:
+        """Hand on messages, in pieces."""
+        self.counters.delivered += len(rows)
+        for at in range(0, len(rows), DELIVERED_MAX):
+            piece = rows if len(rows) <= DELIVERED_MAX else rows[at : at + DELIVERED_MAX]
+            self.events.append(Delivered(service, piece))
             if self.config.program_takes:
-                untaken.append((process, end, size))
+                self._untaken[service].append(piece)
             else:
-                self._release(service, process, end, size)
+                self._release(service, piece)
 
     def taken(self, service: Service, count: int) -> None:
         """The program has taken so many messages that were delivered: their memory is free."""
         untaken = self._untaken[service]
-        sizes: dict[int, int] = {}
-        ends: dict[int, int] = {}
-        for _ in range(count):
-            process, end, size = untaken.popleft()
-            sizes[process] = sizes.get(process, 0) + size
-            ends[process] = max(end, ends.get(process, 0))
-        for process, size in sizes.items():
-            self._release(service, process, ends[process], size)
+        while count:
+            piece = untaken.popleft()
+            if len(piece) > count:
+                untaken.appendleft(piece[count:])
+                piece = piece[:count]
+            count -= len(piece)
+            self._release(service, piece)
 
-    def _release(self, service: Service, process: int, end: int, size: int) -> None:
+    def _release(self, service: Service, rows: Sequence[Row]) -> None:
+        """These messages are out of memory."""
+        processes = {row[1] for row in rows}
+        for process in processes:
+            of_it = rows if len(processes) == 1 else [row for row in rows if row[1] == process]
+            # Of one sender and service, stamps and PSNs rise together.
+            end = of_it[-1][2]
+            lengths = [len(row[3]) for row in of_it]
+            if max(lengths) <= wire.PAYLOAD_BYTES_MAX:
+                size = sum(lengths) + len(lengths) * wire.PACKET_COST
+            else:
+                size = sum(map(wire.cost_of, lengths))
+            self._release_of(service, process, end, size)
+
+    def _release_of(self, service: Service, process: int, end: int, size: int) -> None:
         self.buffered -= size
         source = self._sources.get(process)
         if source is None:

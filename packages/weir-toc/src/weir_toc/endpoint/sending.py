@@ -13,20 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
+from typing import cast
 
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import (
     Counters,
     EndpointConfig,
-    Event,
+    EventRun,
     Left,
+    LeftAlike,
     Reason,
     SendFailed,
     Service,
     Settled,
 )
-from weir_toc.endpoint.flow import Flow, Part, Scattering, Sent
+from weir_toc.endpoint.flow import Batch, Flow, Part, Scattering, Sent
+from weir_toc.endpoint.making import RUN_MIN, as_batch, made
 from weir_toc.endpoint.outbox import Outbox
 from weir_toc.errors import InvalidScattering, SendBufferFull
 from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, Packet
@@ -36,8 +38,6 @@ RESENT_AT_ONCE = 32
 #: So many recalls to one receiver may be without their answers.
 RECALLS_AT_ONCE = 32
 _NOT_ASKED = -1
-#: So many alike scatterings that leave at once are sent in one piece.
-RUN_MIN = 4
 
 
 class Sender:
@@ -46,7 +46,7 @@ class Sender:
     def __init__(self, config: EndpointConfig, outbox: Outbox, counters: Counters) -> None:
         self.config = config
         self.counters = counters
-        self.events: list[Event] = []
+        self.events: list[EventRun] = []
         self.flows: dict[int, Flow] = {}
         #: Bytes of parts that have not left.
         self.buffered = 0
@@ -55,7 +55,7 @@ class Sender:
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self._open = outbox.open
         #: Best effort scatterings by stamp, and how many of their parts are under way.
-        self._best_effort: dict[int, Scattering] = {}
+        self._best_effort: dict[int, Scattering | Batch] = {}
         #: Reliable scatterings that are recalled, by stamp.
         self._aborted: dict[int, Scattering] = {}
         self._failed: set[int] = set()
@@ -72,19 +72,21 @@ class Sender:
         return self.send_many(now, service, (parts,)).start
 
     def send_many(
-        self, now: int, service: Service, scatterings: Iterable[Sequence[tuple[int, bytes]]]
+        self, now: int, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
     ) -> range:
         """Queue scatterings in this order; return their tickets. Raises as `send`: none is queued.
 
         Those that leave at once, and have one receiver and one size, are sent in one piece.
         """
-        made = [self._made(now, service, parts) for parts in scatterings]
-        sizes = [part.size for scattering in made for part in scattering.parts]
-        size = sum(sizes)
+        new = made(self.config.part_max, now, service, scatterings)
+        size = sum(
+            len(one) * one.cost if isinstance(one, Batch) else sum(part.size for part in one.parts)
+            for one in new
+        )
         if size > self.config.send_buffer:
             raise InvalidScattering(
-                f"{len(sizes)} parts take {size} bytes of memory: {self.config.send_buffer} are "
-                "possible; send fewer at once"
+                f"{sum(map(len, scatterings))} parts take {size} bytes of memory: "
+                f"{self.config.send_buffer} are possible; send fewer at once"
             )
         if self.buffered + size > self.config.send_buffer:
             raise SendBufferFull(
@@ -92,28 +94,17 @@ class Sender:
             )
         first = self._tickets + 1
         flows: dict[int, Flow] = {}
-        for scattering in made:
-            self._tickets += 1
-            scattering.ticket = self._tickets
-            self._queue(now, scattering, flows)
+        for one in new:
+            if isinstance(one, Batch):
+                one.tickets = range(self._tickets + 1, self._tickets + 1 + len(one))
+                self._tickets += len(one)
+                self._queue_batch(now, one, flows)
+            else:
+                self._tickets += 1
+                one.ticket = self._tickets
+                self._queue(now, one, flows)
         self._grant(now, flows.values())
         return range(first, self._tickets + 1)
-
-    def _made(self, now: int, service: Service, parts: Sequence[tuple[int, bytes]]) -> Scattering:
-        """Return a scattering, which is not queued. Raises InvalidScattering."""
-        if len(parts) != 1 and (not parts or len({to for to, _ in parts}) != len(parts)):
-            raise InvalidScattering("a scattering addresses each of its receivers once, and one")
-        made = []
-        for to, payload in parts:
-            if not 0 < to < 1 << 31:
-                raise InvalidScattering(f"{to} is no process")
-            if len(payload) > self.config.part_max:
-                raise InvalidScattering(
-                    f"{len(payload)} bytes to process {to}: a part has {self.config.part_max} at "
-                    "most; send several"
-                )
-            made.append(Part(to, payload))
-        return Scattering(0, service, tuple(made), now, len(made))
 
     def _queue(self, now: int, scattering: Scattering, flows: dict[int, Flow]) -> None:
         """Let a scattering wait in the flows of all its receivers, which are noted in `flows`."""
@@ -127,13 +118,25 @@ class Sender:
                 return
         for part in parts:
             self.buffered += part.size
-            flow = self.flows.get(part.to)
-            if flow is None:
-                flow = self.flows[part.to] = Flow(part.to, now, self.config)
-                self._connect(now, flow, 0)
-                flow.retry_at = now + flow.trips.timeout
+            flow = flows[part.to] = self._flow(now, part.to)
             flow.queue.append((scattering, part))
-            flows[part.to] = flow
+
+    def _queue_batch(self, now: int, batch: Batch, flows: dict[int, Flow]) -> None:
+        if batch.to in self._failed:
+            for scattering, _ in batch.singles():
+                self._queue(now, scattering, flows)
+            return
+        self.buffered += len(batch) * batch.cost
+        flow = flows[batch.to] = self._flow(now, batch.to)
+        flow.queue.append(batch)
+
+    def _flow(self, now: int, to: int) -> Flow:
+        flow = self.flows.get(to)
+        if flow is None:
+            flow = self.flows[to] = Flow(to, now, self.config)
+            self._connect(now, flow, 0)
+            flow.retry_at = now + flow.trips.timeout
+        return flow
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -143,11 +146,18 @@ class Sender:
         if flow is None:
             return
         service = Service(ack.service)
-        for one in flow.acknowledge(now, service, ack):
-            self._packet_acknowledged(one)
+        found, touched = flow.covered(service, ack)
+        if touched:
+            self._separate(flow, service, touched)
+            found, _ = flow.covered(service, ack)
+        for each in flow.acknowledge(now, service, ack, found):
+            if isinstance(each, Batch):
+                del self._pending(service)[each.stamp]
+            else:
+                self._packet_acknowledged(each)
         flow.released(service, ack.released)
         if service is Service.RELIABLE:
-            lost = [*flow.overtaken(now, service)][:RESENT_AT_ONCE]
+            lost = self._first_packets(flow, service, flow.overtaken(now, service))
             for psn, one in lost:
                 self._send_again(now, flow, psn, one)
             if lost:
@@ -168,8 +178,15 @@ class Sender:
     def refused(self, packet: Packet) -> None:
         """Take a NAK: a best effort message came too late at its receiver."""
         self.counters.naks += 1
+        flow = self.flows.get(packet.source)
+        if flow is not None:
+            batches = [
+                one for one in flow.batches(Service.BEST_EFFORT)
+                if one.stamp <= packet.stamp < one.stamp + len(one)
+            ]  # fmt: skip
+            self._separate(flow, Service.BEST_EFFORT, batches)
         scattering = self._best_effort.get(packet.stamp)
-        if scattering is not None:
+        if isinstance(scattering, Scattering):
             for part in scattering.parts:
                 if part.to == packet.source and part.unacked:
                     self._give_up(scattering, part, Reason.LATE)
@@ -177,8 +194,9 @@ class Sender:
     def recall_acknowledged(self, now: int, packet: Packet) -> None:
         """A receiver has discarded its part of an aborted scattering."""
         scattering = self._open.get(packet.stamp)
-        asked_at = scattering.recalls.get(packet.source, _NOT_ASKED) if scattering else _NOT_ASKED
-        if scattering is not None and asked_at != _NOT_ASKED:
+        if not isinstance(scattering, Scattering):
+            return  # a batch is not recalled
+        if scattering.recalls.get(packet.source, _NOT_ASKED) != _NOT_ASKED:
             del scattering.recalls[packet.source]
             flow = self.flows[packet.source]
             flow.recalling -= 1
@@ -192,13 +210,10 @@ class Sender:
         """Send again what is not acknowledged, and give up what will not be."""
         lost_since = now - self.config.lost_after * self.config.interval
         for flow in self.flows.values():
-            lost = []
-            for one in flow.sent[Service.BEST_EFFORT].values():
-                if one.sent_at > lost_since:
-                    break
-                lost.append(one)
-            for one in lost:
-                if one.part.unacked:
+            batches = [one for one in flow.stale(lost_since) if isinstance(one, Batch)]
+            self._separate(flow, Service.BEST_EFFORT, batches)
+            for one in flow.stale(lost_since):
+                if isinstance(one, Sent) and one.part.unacked:
                     self._give_up(one.scattering, one.part, Reason.LOST)
             if flow.retry_at <= now:
                 self._retry(now, flow)
@@ -214,20 +229,25 @@ class Sender:
             return
         self._failed.add(process)
         self._settling[process] = 1  # until all of its recalls have begun
+        gone = self.flows.get(process)
+        if gone is not None:
+            for service in Service:
+                self._separate(gone, service, gone.batches(service))
+            gone.waiting()  # apart from now on
         queued = {
-            one.ticket: one
+            one[0].ticket: one[0]
             for flow in self.flows.values()
-            for one, _ in flow.queue
-            if any(part.to == process for part in one.parts)
+            for one in flow.queue
+            if not isinstance(one, Batch) and any(part.to == process for part in one[0].parts)
         }
-        for one in queued.values():
-            self._cancel(one, process, Reason.PROCESS_FAILED)
+        for waiting in queued.values():
+            self._cancel(waiting, process, Reason.PROCESS_FAILED)
         self.flows.pop(process, None)
-        for one in [*self._best_effort.values()]:
+        for one in _scatterings(self._best_effort):
             for part in one.parts:
                 if part.to == process and part.unacked:
                     self._give_up(one, part, Reason.PROCESS_FAILED)
-        for scattering in [*self._open.values()]:
+        for scattering in _scatterings(self._open):
             if scattering.recalls.pop(process, None) is not None:
                 self._close_recalled(scattering)
             elif not scattering.aborted_by and any(
@@ -241,11 +261,23 @@ class Sender:
 
     def _grant(self, now: int, flows: Iterable[Flow]) -> None:
         """Give credits to the parts that wait longest; send what then holds all of its own."""
-        leaving: list[Scattering] = []
+        leaving: list[Scattering | Batch] = []
         for flow in flows:
             queue = flow.queue
             while queue:
-                scattering, part = queue[0]
+                head = queue[0]
+                if isinstance(head, Batch):
+                    count = min(flow.fit(head.cost), len(head))
+                    if not count:
+                        break
+                    flow.used += count * head.cost
+                    leaving.append(head.piece(0, count))
+                    if count < len(head):
+                        queue[0] = head.piece(count, len(head))
+                        break
+                    queue.popleft()
+                    continue
+                scattering, part = head
                 if not flow.fits(part.size):
                     break
                 queue.popleft()
@@ -255,59 +287,46 @@ class Sender:
                 if not scattering.waiting:
                     leaving.append(scattering)
         # Those that leave at once do so in the order in which they were queued.
-        leaving.sort(key=attrgetter("ticket"))
-        if len(leaving) < RUN_MIN:
-            for scattering in leaving:
-                self._leave(now, scattering)
-            return
+        leaving.sort(key=_ticket)
         for _, group in groupby(leaving, _alike):
             alike = [*group]
-            if len(alike) < RUN_MIN or alike[0].parts[0].packets > 1:
-                for scattering in alike:
-                    self._leave(now, scattering)
+            first = alike[0]
+            if isinstance(first, Batch):
+                self._leave_batch(now, first)
+            elif len(alike) < RUN_MIN or first.parts[0].packets > 1:
+                for one in alike:
+                    assert isinstance(one, Scattering)
+                    self._leave(now, one)
             else:
-                self._leave_run(now, alike)
+                self._leave_batch(
+                    now, as_batch([one for one in alike if isinstance(one, Scattering)])
+                )
 
-    def _leave_run(self, now: int, run: Sequence[Scattering]) -> None:
-        """Stamp scatterings and queue their packets in one piece: one part and packet of each.
-
-        All have one service, one receiver and one size.
-        """
-        service, to = run[0].service, run[0].parts[0].to
-        flow = self.flows[to]
-        first = stamp = self._outbox.stamps.run(now, len(run))
-        first_psn = psn = flow.next_psn[service]
-        pending = self._open if service is Service.RELIABLE else self._best_effort
-        sent, unreleased, events = flow.sent[service], flow.unreleased[service], self.events
+    def _leave_batch(self, now: int, batch: Batch) -> None:
+        """Stamp a batch and queue its packets, in pieces."""
+        service, flow = batch.service, self.flows[batch.to]
+        count = len(batch)
+        stamp = self._outbox.stamps.run(now, count)
+        psn = flow.next_psn[service]
+        flow.next_psn[service] += count
         if not flow.sent[Service.RELIABLE]:
             flow.retry_at = now + flow.trips.timeout
-        for scattering in run:
-            part = scattering.parts[0]
-            scattering.stamp = stamp
-            scattering.unacked = part.unacked = 1
-            part.first_psn = psn
-            pending[stamp] = scattering
-            unreleased.append(part)
-            sent[psn] = Sent(scattering, part, 0, now)
-            events.append(Left(scattering.ticket, stamp))
-            stamp += 1
-            psn += 1
-        flow.next_psn[service] = psn
-        payloads = [scattering.parts[0].payload for scattering in run]
-        self.buffered -= len(run) * run[0].parts[0].size
-        self.counters.sent += len(run)
-        stamped = [*zip(range(first, stamp), payloads, strict=True)]
-        self._outbox.queue_run(now, service.value, to, first_psn, stamped)
+        self.buffered -= count * batch.cost
+        self.counters.sent += count
+        self.events.append(LeftAlike(batch.tickets, stamp))
+        pieces = batch.left(stamp, psn, now)
+        for piece in pieces:
+            self._pending(service)[piece.stamp] = flow.sent[service][piece.first_psn] = piece
+            flow.unreleased[service].append(piece)
+        for piece in pieces:  # all are open: their commit barrier is below the first one
+            self._outbox.queue_batch(now, piece)
 
     def _leave(self, now: int, scattering: Scattering) -> None:
         """Stamp a scattering and queue all of its packets, in one step."""
         service = scattering.service
         scattering.stamp = self._outbox.stamps.stamp(now)
         scattering.unacked = len(scattering.parts)
-        if service is Service.RELIABLE:
-            self._open[scattering.stamp] = scattering
-        else:
-            self._best_effort[scattering.stamp] = scattering
+        self._pending(service)[scattering.stamp] = scattering
         for part in scattering.parts:
             self.buffered -= part.size
             flow = self.flows[part.to]
@@ -335,6 +354,45 @@ class Sender:
         self._outbox.queue(now, Packet(opcode, 0, to, sent.scattering.stamp, psn=psn, flags=flags,
                                 payload=payload))  # fmt: skip
 
+    # -- batches -------------------------------------------------------------------------------
+
+    def _pending(self, service: Service) -> dict[int, Scattering | Batch]:
+        """What is under way by a service, by its (first) stamp."""
+        return self._open if service is Service.RELIABLE else self._best_effort
+
+    def _separate(self, flow: Flow, service: Service, batches: Sequence[Batch]) -> None:
+        """Take batches apart that are under way in a flow: the same will not happen to all."""
+        if not batches:
+            return
+        found = flow.separate(service, batches)
+        apart = {one[0].stamp: one for one in found}
+        pending = self._pending(service)
+        items = [*pending.items()]
+        pending.clear()  # the order is that of stamps, and others hold this very mapping
+        for stamp, one in items:
+            if stamp in apart:
+                pending |= {single.stamp: single for single in apart[stamp]}
+            else:
+                pending[stamp] = one
+
+    def _first_packets(
+        self, flow: Flow, service: Service, found: Iterable[tuple[int, Sent | Batch]]
+    ) -> list[tuple[int, Sent]]:
+        """Return the first packets of these, which are under way: RESENT_AT_ONCE at most."""
+        psns: list[int] = []
+        batches = []
+        for psn, one in found:
+            if len(psns) >= RESENT_AT_ONCE:
+                break
+            if isinstance(one, Batch):
+                batches.append(one)
+                psns += range(psn, psn + len(one))
+            else:
+                psns.append(psn)
+        self._separate(flow, service, batches)
+        sent = flow.sent[service]
+        return [(psn, cast("Sent", sent[psn])) for psn in psns[:RESENT_AT_ONCE]]
+
     # -- acknowledgement -----------------------------------------------------------------------
 
     def _packet_acknowledged(self, one: Sent) -> None:
@@ -347,10 +405,7 @@ class Sender:
         scattering.unacked -= 1
         if scattering.unacked or scattering.aborted_by:
             return
-        if scattering.service is Service.RELIABLE:
-            del self._open[scattering.stamp]
-        else:
-            del self._best_effort[scattering.stamp]
+        del self._pending(scattering.service)[scattering.stamp]
 
     def _give_up(self, scattering: Scattering, part: Part, reason: Reason) -> None:
         """A best effort part was not delivered: its sender decides what to do about it."""
@@ -374,15 +429,17 @@ class Sender:
         sent = flow.sent[Service.RELIABLE]
         if not flow.window:
             limit = self.config.unreachable_after * self.config.interval
-            while flow.queue and now - flow.queue[0][0].queued_at > limit:
-                self._cancel(flow.queue[0][0], flow.to, Reason.UNREACHABLE)
+            for scattering, _ in flow.waiting():
+                if now - scattering.queued_at <= limit:
+                    break
+                self._cancel(scattering, flow.to, Reason.UNREACHABLE)
         if flow.queue and not (sent and flow.window):
             # No answer came yet, or the ACK that released credits was lost.
             self._connect(now, flow, 0)
         if sent:
             flow.trips.expired()
             flow.congestion.lost()
-            for psn, one in [*sent.items()][:RESENT_AT_ONCE]:
+            for psn, one in self._first_packets(flow, Service.RELIABLE, sent.items()):
                 self._send_again(now, flow, psn, one)
         flow.retry_at = now + flow.trips.timeout
 
@@ -468,16 +525,29 @@ class Sender:
         """How much waits, is open and is under way."""
         return {
             "buffered": self.buffered,
-            "open": len(self._open),
-            "best_effort": len(self._best_effort),
+            "open": _count(self._open.values()),
+            "best_effort": _count(self._best_effort.values()),
             "flows": len(self.flows),
             "credits": sum(flow.used for flow in self.flows.values()),
         }
 
 
-def _alike(scattering: Scattering) -> tuple[object, ...]:
+def _ticket(one: Scattering | Batch) -> int:
+    return one.tickets[0] if isinstance(one, Batch) else one.ticket
+
+
+def _alike(one: Scattering | Batch) -> tuple[object, ...]:
     """What scatterings have in common that can be sent in one piece; of others it is unique."""
-    if len(scattering.parts) != 1:
-        return (scattering.ticket,)
-    part = scattering.parts[0]
-    return scattering.service, part.to, len(part.payload)
+    if isinstance(one, Batch) or len(one.parts) != 1:
+        return (_ticket(one),)
+    part = one.parts[0]
+    return one.service, part.to, len(part.payload)
+
+
+def _scatterings(pending: Mapping[int, Scattering | Batch]) -> list[Scattering]:
+    """Return those that are by themselves."""
+    return [one for one in pending.values() if isinstance(one, Scattering)]
+
+
+def _count(pending: Iterable[Scattering | Batch]) -> int:
+    return sum(len(one) if isinstance(one, Batch) else 1 for one in pending)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,10 +19,11 @@ from weir_toc.controller.entries import Completed, Fail
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     Admitted,
+    Delivered,
     EndpointConfig,
     Excluded,
     Left,
-    Message,
+    LeftAlike,
     ProcessFailed,
     SendFailed,
     Service,
@@ -37,17 +39,31 @@ from weir_toc.node import SILENT_INTERVALS
 from weir_toc.places import place_named
 from weir_toc.topology import rack_switch
 
-#: What a program is given at once, and how many failures of sends it may leave unread.
+#: A program is given no more pieces at once after so many events. So many failures of sends it may
+#: leave unread.
 BATCH_EVENTS, FAILURES_MAX = 256, 10_000
 #: Before time passes for an endpoint, so many bursts are read: it may have been stopped.
 _BURSTS_BEFORE_TICK = 16
 _AGAIN_AFTER = 0.1
+#: Python's lock changes hands so often in an interval at least, if two threads want it.
+SWITCHES_PER_INTERVAL = 10
 _EXCLUDED = (
     "this process was silent for {silent:g} ms or longer, or cut off: others go on without it. It "
     "ran {late:g} ms late at most. Join again; it will be another process"
 )
 
-ProgramEvent = Message | SendFailed | ProcessFailed
+ProgramEvent = Delivered | SendFailed | ProcessFailed
+
+
+def _share_the_lock(interval: int) -> None:
+    """Let a busy program give up Python's lock often enough.
+
+    Each call to a socket gives the lock up, and gets it back after `sys.getswitchinterval()` while
+    the program computes: 5 ms by default. A few such calls in one interval would be silence.
+    """
+    wait = interval / 1e9 / SWITCHES_PER_INTERVAL
+    if wait < sys.getswitchinterval():
+        sys.setswitchinterval(wait)
 
 
 class Stream:
@@ -60,6 +76,21 @@ class Stream:
         #: How many messages of the last batch the program is working on.
         self.given = 0
         self.failures = 0
+
+    def take(self) -> list[ProgramEvent]:
+        """Return the next events."""
+        batch: list[ProgramEvent] = []
+        count = 0
+        while self.events and count < BATCH_EVENTS:
+            one = self.events.popleft()
+            batch.append(one)
+            count += 1
+            if isinstance(one, Delivered):
+                self.given += len(one.rows)
+                count += len(one.rows)
+            else:
+                self.failures -= isinstance(one, SendFailed)
+        return batch
 
 
 class Departure:
@@ -78,7 +109,16 @@ class Departure:
     def left(self, ticket: int, stamp: int) -> None:
         """One has left, or never will: then its stamp is 0."""
         self._stamps[ticket - self._first] = stamp
-        self._missing -= 1
+        self._count(1)
+
+    def left_alike(self, tickets: range, stamp: int) -> None:
+        """Several have left, with stamps that follow each other."""
+        at = tickets[0] - self._first
+        self._stamps[at : at + len(tickets)] = range(stamp, stamp + len(tickets))
+        self._count(len(tickets))
+
+    def _count(self, left: int) -> None:
+        self._missing -= left
         if not self._missing and not self.future.done():  # done if nobody waits any more
             if self._stamps == [0]:
                 self.future.set_exception(NotSent(self.why))
@@ -199,6 +239,7 @@ class Process:
         config = EndpointConfig(interval=interval, barriers_in_data=place.barriers_in_data,
                                 program_takes=True)  # fmt: skip
         self._endpoint = Endpoint(process, 1, self.link.now(), config)
+        _share_the_lock(interval)
         await self.link.request({"op": "attach", **hello})
 
     # -- what the program calls ----------------------------------------------------------------
@@ -247,10 +288,7 @@ class Process:
             stream.given = 0
             self._after()
         await stream.has_news.wait()
-        count = min(BATCH_EVENTS, len(stream.events))
-        batch = [stream.events.popleft() for _ in range(count)]
-        stream.given = sum(isinstance(one, Message) for one in batch)
-        stream.failures -= sum(isinstance(one, SendFailed) for one in batch)
+        batch = stream.take()
         if not batch:
             self._check()
         if not stream.events and not self._ended:
@@ -315,8 +353,8 @@ class Process:
         assert self._socket is not None
         endpoint = self._endpoint
         self._socket.send(endpoint.take_runs())
-        for event in endpoint.take_events():
-            if type(event) is Message:  # by far the most
+        for event in endpoint.take_event_runs():
+            if isinstance(event, Delivered):
                 self._hand(event.service, event)
             else:
                 self._happened(event)
@@ -326,10 +364,14 @@ class Process:
     def _happened(self, event: object) -> None:
         if isinstance(event, ProcessFailed):
             self._hand(Service.RELIABLE, event)
+        elif isinstance(event, LeftAlike):
+            if isinstance(event.tickets, range):  # of one call
+                self._left_alike(event.tickets, event.stamp)
+            else:
+                for one in event.each():
+                    self._left(one)
         elif isinstance(event, Left):
-            left = self._sends.pop(event.ticket, None)
-            if left is not None:  # none once this process has ended
-                left.left(event.ticket, event.stamp)
+            self._left(event)
         elif isinstance(event, SendFailed):
             unsent = self._sends.pop(event.ticket, None)
             if unsent is not None:
@@ -346,6 +388,18 @@ class Process:
                 self._fail(command)
         elif isinstance(event, Excluded):
             self._excluded()
+
+    def _left(self, one: Left) -> None:
+        departure = self._sends.pop(one.ticket, None)
+        if departure is not None:  # none once this process has ended
+            departure.left(one.ticket, one.stamp)
+
+    def _left_alike(self, tickets: range, stamp: int) -> None:
+        departure = self._sends.get(tickets[0])
+        if departure is not None:
+            for ticket in tickets:
+                del self._sends[ticket]
+            departure.left_alike(tickets, stamp)
 
     def _hand(self, service: Service, event: ProgramEvent) -> None:
         stream = self._streams[service]

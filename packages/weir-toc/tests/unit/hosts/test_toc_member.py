@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import weir_toc
-from rigs.loopback import Loopback, loopback
+from rigs.loopback import INTERVAL, Loopback, loopback
 from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused, SendBufferFull
 from weir_toc import packet as wire
 from weir_toc.cli import main
@@ -20,7 +21,7 @@ from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.errors import TocError
 from weir_toc.hosts.aggregator import Aggregator
-from weir_toc.hosts.process import Process
+from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
 from weir_toc.member import UNSENT_MAX, ProcessThread
 from weir_toc.topology import switch_id
 
@@ -313,3 +314,18 @@ def test_a_call_beside_the_end_is_answered(network: Loopback) -> None:
         asking.join(60)
         assert not asking.is_alive()
         assert isinstance(found[0], TocError)
+
+
+def test_joining_lets_a_busy_program_give_up_the_lock_in_time(network: Loopback) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1.0)
+        with weir_toc.sync.join(network.url, name="busy"):
+            assert sys.getswitchinterval() == pytest.approx(
+                INTERVAL / 1e9 / SWITCHES_PER_INTERVAL, rel=0.01
+            )
+        sys.setswitchinterval(1e-4)  # one that is short enough stays
+        with weir_toc.sync.join(network.url, name="busy too"):
+            assert sys.getswitchinterval() == pytest.approx(1e-4, rel=0.01)
+    finally:
+        sys.setswitchinterval(before)

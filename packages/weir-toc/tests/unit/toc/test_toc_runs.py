@@ -15,39 +15,40 @@ from weir_toc.node import Send
 from weir_toc.packet import BEGIN, DATA_R, END, OVERHEAD_BYTES, Packet, cost_of
 
 BE, R = Service.BEST_EFFORT, Service.RELIABLE
-HEAD = Packet(DATA_R, 1, 2, barrier=START + 7, commit=START, psn=(1 << 32) - 3, epoch=1,
+HEAD = Packet(DATA_R, 1, 2, START + 5, barrier=START + 7, commit=START, psn=(1 << 32) - 3, epoch=1,
               flags=BEGIN | END)  # fmt: skip
-STAMPED = [(START + 5 + number, b"%02d" % number) for number in range(10)]
+PAYLOADS = [b"%02d" % number for number in range(10)]
 SIZE = OVERHEAD_BYTES + 2
 
 
 def run() -> bytearray:
-    return wire.encode_run(HEAD, STAMPED)
+    return wire.encode_run(HEAD, PAYLOADS)
 
 
 def test_a_run_is_the_bytes_of_its_packets() -> None:
     made = [
-        wire.encode(HEAD._replace(stamp=stamp, payload=payload, psn=HEAD.psn + number,
-                                  barrier=max(START + 7, stamp)))
-        for number, (stamp, payload) in enumerate(STAMPED)
+        wire.encode(HEAD._replace(stamp=HEAD.stamp + number, payload=payload,
+                                  psn=HEAD.psn + number,
+                                  barrier=max(START + 7, HEAD.stamp + number)))
+        for number, payload in enumerate(PAYLOADS)
     ]  # fmt: skip
     assert b"".join(made) == run()
     assert [*wire.split(run(), SIZE)] == made
 
 
 def test_a_run_is_decoded_as_its_packets_are() -> None:
-    data = wire.encode_run(HEAD._replace(psn=250), STAMPED)
+    data = wire.encode_run(HEAD._replace(psn=250), PAYLOADS)
     found = wire.decode_run(data, SIZE, START)
     ones = [wire.decode(one, START) for one in wire.split(data, SIZE)]
     assert found is not None
-    assert found.stamps == [one.stamp for one in ones]
-    assert found.payloads == [one.payload for one in ones]
+    assert [*found.stamps] == [one.stamp for one in ones]
+    assert [*found.payloads] == [one.payload for one in ones]
     assert (found.opcode, found.source, found.to, found.psn) == (DATA_R, 1, 2, 250)
     assert (found.barrier, found.commit) == (ones[-1].barrier, ones[-1].commit)
 
 
 def test_a_run_with_a_damaged_packet_is_none() -> None:
-    data = wire.encode_run(HEAD._replace(psn=250), STAMPED)
+    data = wire.encode_run(HEAD._replace(psn=250), PAYLOADS)
     for at in range(len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 0x41
@@ -58,13 +59,13 @@ def test_a_run_with_a_damaged_packet_is_none() -> None:
 def test_what_is_odd_is_no_run() -> None:
     first, *rest = wire.split(run(), SIZE)
     assert wire.decode_run(run(), SIZE, START) is None  # the numbers wrap
-    data = wire.encode_run(HEAD._replace(psn=0), STAMPED)
+    data = wire.encode_run(HEAD._replace(psn=0), PAYLOADS)
     first, second, *rest = wire.split(data, SIZE)
     assert wire.decode_run(first + b"".join(rest), SIZE, START) is None
     assert wire.decode_run(second + first, SIZE, START) is None
     assert wire.decode_run(data[:-1], SIZE, START) is None
     assert wire.decode_run(data, 5, START) is None
-    wrapping = wire.encode_run(HEAD._replace(psn=0), [((1 << 48) - 1, b"a"), (1 << 48, b"b")])
+    wrapping = wire.encode_run(HEAD._replace(psn=0, stamp=(1 << 48) - 1), [b"a", b"b"])
     assert wire.decode_run(wrapping, SIZE - 1, 1 << 48) is None
     beacons = b"".join(wire.encode(Packet(wire.BEACON, 1, 2)) for _ in range(3))
     assert not wire.is_run(beacons, OVERHEAD_BYTES)
@@ -287,9 +288,11 @@ def test_a_run_above_the_window_takes_no_memory_above_it() -> None:
     rack = OneRack(2, reorder_budget=cost_of(100), part_max=100)
     rack.send(1, R, (2, b"a window"))
     rack.run(6)
-    head = HEAD._replace(psn=1, commit=0, barrier=0)
-    stamps = [(rack.now + T + number, b"%03d" % number) for number in range(50)]
-    rack.endpoints[2].receive_runs(rack.now, [(wire.encode_run(head, stamps), OVERHEAD_BYTES + 3)])
+    head = HEAD._replace(psn=1, commit=0, barrier=0, stamp=rack.now + T)
+    payloads = [b"%03d" % number for number in range(50)]
+    rack.endpoints[2].receive_runs(
+        rack.now, [(wire.encode_run(head, payloads), OVERHEAD_BYTES + 3)]
+    )
     assert rack.endpoints[2].counters.buffered_max <= cost_of(100)
     assert rack.endpoints[2].counters.over_budget == 49
 
