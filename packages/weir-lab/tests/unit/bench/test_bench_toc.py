@@ -9,37 +9,94 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir_lab.bench.toc.conformance import PLACES
+from weir_lab.bench.toc.conformance import PLACES, Result, Runs
 from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Shape, crew
 from weir_lab.bench.toc.lossy import CutSocket, opener
+from weir_lab.bench.toc.tree import missing_for
 from weir_toc.hosts.udp import UdpSocket
+from weir_toc.net import linux
+from weir_toc.places import Place
 
 HERE = ("127.0.0.1", 0)
 
 
-def test_conformance_checks_every_message_and_names_the_places_that_are_missing(
-    capsys: pytest.CaptureFixture[str],
+def conformance(*words: str) -> int:
+    shape = "--processes 3 --racks 2 --spines 1 --cores 0 --losses 0.02 --interval-ms 60 --pace 30"
+    return main(["bench", "toc", "conformance", *shape.split(), *words, "--json"])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_conformance_checks_every_message_at_each_place(
+    place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shape = "--processes 3 --racks 1 --spines 0 --cores 0"
-    words = f"{shape} --seconds 1 --losses 0.02 --interval-ms 100 --pace 30 --json"
-    code = main(["bench", "toc", "conformance", *words.split()])
+    code = conformance("--place", place, "--seconds", "1")
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "weir.bench.toc.conformance/1"
-    assert found["violations"] == 0, found["places"][0]["runs"][0]["examples"]
+    (one,) = found["places"]
+    assert one["name"] == place
+    why = missing_for(Place(place))
+    assert one["missing"] == why
+    if why:
+        assert code == (1 if found["trees"] else 0)
+        pytest.skip(why)
+    assert found["violations"] == 0, one["runs"][0]["examples"]
     assert code == (1 if found["false_removals"] else 0)
-    assert found["missing"] == sum(bool(why) for why in PLACES.values())
-    assert found["passed"] <= len(PLACES) - found["missing"]
-    for place in found["places"]:
-        assert bool(place["runs"]) != bool(place["missing"])
-    (run,) = found["places"][0]["runs"]
+    (run,) = one["runs"]
     assert run["scatterings"] > 50
     assert run["messages"] > 50
     assert run["resent"] + run["told"] > 0
     assert run["runs"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_eight_processes_keep_all_guarantees_at_each_place(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if why := missing_for(Place(place)):
+        pytest.skip(why)
+    main(["bench", "toc", "conformance", "--place", place, "--seconds", "15", "--interval-ms", "20",
+          "--json"])  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert found["violations"] == 0, [run["examples"] for run in found["places"][0]["runs"]]
+    assert found["messages"] > 5_000
+    without, with_loss = found["places"][0]["runs"]
+    if not without["false_removals"] and found["trees"]:
+        assert without["late"] == without["nak"] == 0  # all links of a tree are FIFO
+    assert with_loss["told"] > 0
+
+
+@pytest.mark.parametrize("place", ["switch", "xdp"])
+def test_a_place_that_needs_a_tree_says_what_is_missing_for_one(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(linux, "missing_rights", lambda: ["CAP_NET_ADMIN"])
+    assert conformance("--place", place) == 0
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["places"]
+    assert not one["runs"]
+    assert "CAP_NET_ADMIN" in one["missing"]
+    assert (found["trees"], found["missing"], found["passed"]) == (False, 1, 0)
+    assert not missing_for(Place.HOST)  # that runs on loopback then
+
+
+def test_a_place_that_is_missing_where_it_could_run_is_a_failure() -> None:
+    missing = Runs("xdp", [], "weir-toc has no program for switches yet")
+    for trees in (True, False):
+        assert Result(trees, [missing], 0, 1, 0, 0, 0, 0, 0).clean is not trees
+    assert Result(True, [], 3, 0, 9, 0, 0, 5, 5).clean
+    assert not Result(True, [], 3, 0, 9, 1, 0, 0, 0).clean
+    assert not Result(True, [], 3, 0, 9, 0, 1, 0, 0).clean
+
+
 def test_a_place_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--processes", "1"], ["--losses", "0.9"], ["--losses", "x"], ["--seconds", "0"]):
+    for words in (
+        ["--processes", "1"],
+        ["--losses", "0.9"],
+        ["--losses", "x"],
+        ["--seconds", "0"],
+        ["--place", "nowhere"],
+    ):
         assert main(["bench", "toc", "conformance", *words]) == 2
         assert capsys.readouterr().err.count("\n") < 12
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,22 @@ class Crew:
         self.shape = shape
         self.url = "toc://" + ",".join(f"127.0.0.1:{port}" for port in _free_ports(shape.members))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        #: The words before commands in the hosts of a tree, if this network runs in one.
+        self._hosts: list[list[str]] = []
 
-    def start(self, name: str, *arguments: str, is_worker: bool = True) -> None:
-        """Start `python` with arguments under a name.
+    def move_in(self, tree: dict[str, Any]) -> None:
+        """Let workers run in the hosts of a tree, as `weir-toc net up` describes it."""
+        self.url = tree["url"]
+        self._hosts = [one["run"] for one in tree["hosts"]]
+
+    def start_in(self, host: int, name: str, *arguments: str) -> None:
+        """Start a worker in a host of the tree; on loopback without a tree."""
+        self.start(name, *arguments, before=self._hosts[host] if self._hosts else ())
+
+    def start(
+        self, name: str, *arguments: str, is_worker: bool = True, before: Sequence[str] = ()
+    ) -> None:
+        """Start `python` with arguments under a name, behind the words of `before`.
 
         What a worker prints is read by `wait_for`, and nobody reads what others print: that goes to
         a file.
@@ -74,7 +87,7 @@ class Crew:
                 for end in ("err", "out")
             )
             self.running[name] = subprocess.Popen(
-                [sys.executable, *arguments], stdin=subprocess.PIPE,
+                [*before, sys.executable, *arguments], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if is_worker else output,
                 stderr=errors, bufsize=0, env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
@@ -110,9 +123,16 @@ class Crew:
 
     def wait_for(self, name: str, word: str, seconds: float = 0.0) -> list[Any]:
         """Return the next line of a worker, which must begin with this word."""
+        line = self.next_line(name, word, time.monotonic() + PATIENCE_SECONDS + seconds)
+        found = json.loads(line)
+        if found[0] != word:
+            raise CrewFailed(f"{name} said {found}, and {word!r} was due")
+        return list(found)
+
+    def next_line(self, name: str, word: str, until: float) -> bytes:
+        """Return the next line of a worker. Raises CrewFailed if `word` is not said in time."""
         process = self.running[name]
         assert process.stdout is not None
-        until = time.monotonic() + PATIENCE_SECONDS + seconds
         line = b""
         while not line.endswith(b"\n"):
             self.check()
@@ -121,10 +141,7 @@ class Crew:
                 line += process.stdout.read(65_536)
             elif time.monotonic() > until:
                 raise CrewFailed(f"{name} did not say {word!r}: {self._last_words(name)}")
-        found = json.loads(line.splitlines()[-1])
-        if found[0] != word:
-            raise CrewFailed(f"{name} said {found}, and {word!r} was due")
-        return list(found)
+        return line.splitlines()[-1]
 
     def check(self) -> None:
         """Raise CrewFailed if any process has ended."""
@@ -137,6 +154,17 @@ class Crew:
         stdin = self.running[name].stdin
         assert stdin is not None
         stdin.write(line.encode() + b"\n")
+
+    def end_politely(self, name: str) -> None:
+        """End one by SIGTERM, so that it can take down what it has built; wait for that."""
+        process = self.running.pop(name)
+        process.terminate()
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _close(process)
 
     def end(self) -> None:
         """Kill all processes, the workers first."""
