@@ -103,7 +103,8 @@ def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> Non
     Each node gets a network namespace: that needs root, or a kernel that lets users make them.
     """
     from weir_lab.bench.faults.chaos.faults import CutOff
-    from weir_lab.bench.faults.chaos.nets import Networks, enter
+    from weir_lab.bench.faults.chaos.nets import Networks
+    from weir_lab.network.namespaces import enter
 
     enter(sys.argv[1:])
     networks = Networks(_NODES)
