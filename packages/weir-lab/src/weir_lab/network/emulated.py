@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 
 import msgspec
@@ -129,10 +127,9 @@ class _SwitchProcess:
 
     def __init__(self, plan: Plan) -> None:
         """Start it. Raises `NoNetwork`."""
-        self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             python("weir_lab.network.switch"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors, env=environment(),
+            stderr=subprocess.PIPE, env=environment(),
             start_new_session=True,  # Ctrl-C is for those who use the network, which goes last
         )  # fmt: skip
         self._ask(plan, "devices of networks cannot be made here")
@@ -152,21 +149,24 @@ class _SwitchProcess:
         except BrokenPipeError:
             line = b""
         if not line:
-            self._end()
-            raise NoNetwork(f"{wrong}: {self._said()}. Be root, and have /dev/net/tun")
+            raise NoNetwork(f"{wrong}: {self._end()}. Be root, and have /dev/net/tun")
         return msgspec.json.decode(line, type=Told)
 
-    def _said(self) -> str:
-        self._errors.seek(0, os.SEEK_SET)
-        lines = self._errors.read().decode(errors="replace").splitlines()
+    def _end(self) -> str:
+        """End the process; return what it said last on stderr."""
+        process = self._process
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if process.stderr.closed:
+            return ""
+        lines = process.stderr.read().decode(errors="replace").splitlines()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with suppress(BrokenPipeError):  # what was not written is not wanted any more
+                pipe.close()
         return lines[-1] if lines else "it said nothing"
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
 
     def __enter__(self) -> _SwitchProcess:
         return self
@@ -175,7 +175,6 @@ class _SwitchProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._end()
-        self._errors.close()
 
 
 def all_pairs(places: Sequence[str], link: Callable[[str, str], Link]) -> dict[Pair, Link]:

@@ -486,13 +486,13 @@ class RelayProcess:
         self, core: str, folder: Path, port: int, *options: str, number: int = 0,
         at: Berth | None = None,
     ) -> None:  # fmt: skip
-        """Prepare a relay of the core, with options of `weir relay`. It is the one node of the set
-        of that `number`, and has the same number, if one is given.
+        """Prepare a relay of the core, with options of `weir relay`. `number` is that of its node,
+        if it has one, and that of its set unless `at` says another.
         """
         berth = at or Berth()
         words = ["--data", str(folder), "--host", berth.host, "--port", str(port), "--until-eof"]
         if number:
-            words += ["--set", str(number), "--node", str(number)]
+            words += ["--set", str(berth.brokerset or number), "--node", str(number)]
         self._command = [*berth.before, *python(berth.module, "relay", core, *words, *options)]
         self._log = folder.with_suffix(".log")
         self.number = number

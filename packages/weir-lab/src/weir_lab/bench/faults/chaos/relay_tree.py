@@ -126,7 +126,7 @@ class RelayTree:
         """Apply the topology to a core that runs, and start all relays. Raises `WeirError`."""
         found = read(self._topology())
         assert found.topology is not None, found.problems
-        await _raise_level(client)
+        await raise_level(client)
         state = await client.topology.describe()
         await client.topology.apply(found.topology, state.version)
         for proxy in self.proxies.values():
@@ -167,8 +167,10 @@ class RelayTree:
         return "\n\n".join(text) + "\n"
 
 
-async def _raise_level(client: Client) -> None:
-    """Raise the format level to that of this release, once all nodes have told theirs."""
+async def raise_level(client: Client) -> None:
+    """Raise the format level to that of this release, once all nodes have told theirs. Raises
+    `RelayFailed`.
+    """
     until = time.monotonic() + _END_SECONDS
     while (await client.nodes.raise_level()).level < FORMAT_LEVEL:
         if time.monotonic() > until:

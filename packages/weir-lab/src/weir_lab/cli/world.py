@@ -1,0 +1,114 @@
+"""`weir world`: a company with data centres in six cities, on this machine."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir_lab.cli.bench_runs import Json, say, stop_as_by_ctrl_c
+
+if TYPE_CHECKING:
+    from weir_lab.company.run import Result
+
+
+def world(
+    brokers: Annotated[int, typer.Option(help="Nodes of each BrokerSet.")] = 1,
+    readers: Annotated[int, typer.Option(help="Readers at each access set.")] = 1,
+    rate: Annotated[
+        float, typer.Option(help="Messages a second from Beijing; a tenth from each other city.")
+    ] = 100.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long is written with readers at the core, and with tiers.")
+    ] = 10.0,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value.")] = 200,
+    cut: Annotated[
+        str, typer.Option(help="Data centres to cut off, one after the other, as in a,b.")
+    ] = "beijing-mobile,shanghai-mobile-tandem,tianjin-telecom-1",
+    down: Annotated[float, typer.Option(help="Seconds that each is cut off.")] = 5.0,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep what all nodes write here. [default: it is removed]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a company with data centres in six cities, on an emulated network.
+
+    Three core sets in Beijing, three tandem sets and six access sets run, each in a network of its
+    own; packets between them take as long as between the cities. It prints how long confirms and
+    deliveries take, and the bytes of each link, with readers at the core and with tiers. Then data
+    centres are cut off, and come back. Exit code 1 if a reader lacked a message, or was given one
+    twice, in another order or with other bytes than the core has.
+    """
+    import msgspec
+
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.company.run import Settings, measure
+    from weir_lab.company.sites import OPERATOR, SITES, links
+    from weir_lab.network.emulated import EmulatedNetwork
+    from weir_lab.network.namespaces import enter
+
+    cuts = tuple(name for name in cut.split(",") if name)
+    settings = Settings(brokers, readers, rate, seconds, size, cuts, down)
+    try:
+        settings.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="world") from None
+    enter(sys.argv[1:])
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        say(f"{time.monotonic() - began:6.1f} s  {text}")
+
+    with tempfile.TemporaryDirectory(prefix="weir-world-") as name, stop_as_by_ctrl_c():
+        tell(f"makes a network of {len(SITES)} places")
+        places = [OPERATOR, *(one.name for one in SITES)]
+        with EmulatedNetwork(places, links()) as network:
+            result = measure(settings, network, "tun", data or Path(name), tell)
+    if as_json:
+        print_measured("weir.world/1", settings, msgspec.to_builtins(result))
+    else:
+        _show(result)
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def _show(result: Result) -> None:
+    from weir.cli.output import print_table
+
+    print_table(
+        ("CITY", "CONFIRM P50 MS", "P99", "FROM CORE P50 MS", "P99", "BY TIERS P50 MS", "P99"),
+        [
+            (one.city, *(
+                figure for times in (one.confirm, one.delivery_direct, one.delivery)
+                for figure in ((times.p50_ms, times.p99_ms) if times else ("-", "-"))
+            ))
+            for one in result.cities
+        ],
+    )  # fmt: skip
+    print()
+    print_table(
+        ("BYTES FROM", "TO", "READERS AT THE CORE", "WITH TIERS"),
+        [(one.source, one.target, one.direct, one.tiers) for one in result.links],
+    )
+    print(
+        f"between cities: {result.backbone_direct:,} bytes with readers at the core, "
+        f"{result.backbone_tiers:,} with tiers: {result.backbone_ratio:.2f} of them\n"
+    )
+    for cut in result.cuts:
+        confirms = max(cut.confirm_ms.values())
+        given = ", ".join(f"{city} {ms:,.0f} ms" for city, ms in cut.delivery_ms.items())
+        print(
+            f"{cut.site} was cut off for {cut.seconds:g} s: confirmed after {confirms:,.0f} ms at "
+            f"most, given after at most: {given}"
+        )
+    for example in (*result.examples, *result.failed):
+        print(example)
+    print(
+        f"{result.messages:,} messages, {len(result.readings)} readings: {result.lost} lost, "
+        f"{result.repeated} repeated, {result.out_of_order} out of order, "
+        f"{result.differing} differing"
+    )
