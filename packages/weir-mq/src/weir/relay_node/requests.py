@@ -252,11 +252,16 @@ class RelayRequests:
         return msgspec.structs.replace(topic.info, addresses=addresses)
 
     def find(self, name: str) -> RelayedTopic | None:
-        """Return a topic that is relayed here. Raises `BadName`."""
+        """Return a topic that is relayed here. Raises `BadName`, and `Unavailable` for one that the
+        core may yet tell this relay of, which has started just now.
+        """
         namespace, plain = split_name(name)
         for topic in self._host.topics.values():
             if (topic.info.namespace, topic.info.name) == (namespace, plain):
                 return topic
+        if not self._host.has_looked:
+            core = self._host.config.core
+            raise Unavailable(f"the core at {core} has not told its topics yet: try again shortly")
         return None
 
     def unknown(self, name: str) -> UnknownTopic:

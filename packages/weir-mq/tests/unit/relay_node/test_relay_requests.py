@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from weir.codec import Buffer
-from weir.errors import Unavailable, ValueLost
+from weir.errors import Unavailable, UnknownTopic, ValueLost
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
 from weir.relay.entries import ChunkStored, FilterSet, StartMoved, encode_entry
@@ -33,6 +33,9 @@ class CoreAway:
         self.topics = {TOPIC: RelayedTopic(info)}
         held = zip(GROUPS, (SimpleNamespace(mark=mark) for mark in marks), strict=True)
         self.partitions = SimpleNamespace(held=dict(held))
+        self.founded = SimpleNamespace(node=1)
+        self.config = SimpleNamespace(core="weir://core")
+        self.has_looked = False
 
     async def ask_core(self, *_: object) -> None:
         raise Unavailable("the core is not reached")
@@ -54,6 +57,21 @@ def test_marks_that_came_tell_how_far_the_order_is_complete() -> None:
 def test_a_partition_that_joined_and_is_not_here_yet_keeps_the_order_back() -> None:
     told = barriers(Mark(3, 60, 7), Mark(1, 50, 4))
     assert (told.registers, told.reached) == ([(0, 60, 7), (1, 50, 4), (2, 0, 0)], False)
+
+
+def test_a_topic_is_not_unknown_before_the_core_has_told_its_topics() -> None:
+    host = CoreAway(Mark(1, 1, 0), Mark(1, 1, 0))
+    requests = RelayRequests(cast(RelayHost, host))
+
+    def describe(name: str) -> m.Reply:
+        return asyncio.run(requests.answer(m.DescribeTopic(name), AnswerRoom(Places(1))))
+
+    with pytest.raises(Unavailable, match="the core at weir://core has not told its topics yet"):
+        describe("other")
+    assert isinstance(describe("t"), m.TopicInfo), "it is here from before the restart"
+    host.has_looked = True
+    with pytest.raises(UnknownTopic, match="no topic 'other' is relayed here"):
+        describe("other")
 
 
 class ChunkHost(CoreAway):
