@@ -98,6 +98,10 @@ powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TI
 	scripts/apt-install $$(cat scripts/powercut-packages)
 	$(BIN)/python -P -m weir_lab.bench.faults.powercut --nodes $(NODES) --times $(TIMES)
 
+.PHONY: world
+world: $(STAMP) ## Run a company with data centres in six cities, and cut some off
+	$(BIN)/weir world
+
 .PHONY: peers
 peers: ## Install, as root on Debian, the brokers that weir is compared with
 	scripts/install-peers

@@ -97,13 +97,20 @@ def finish(
 
 @contextmanager
 def stop_as_by_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what it started is stopped."""
+    """Let SIGTERM end the block as Ctrl-C does, so that what it started is stopped; also where a
+    shell runs it in the background, and lets it ignore Ctrl-C.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    by_ctrl_c = signal.getsignal(signal.SIGINT)
+    if by_ctrl_c is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if by_ctrl_c is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, by_ctrl_c)

@@ -15,10 +15,13 @@ from weir_lab.cli.bench_runs import Json, say, stop_as_by_ctrl_c
 if TYPE_CHECKING:
     from weir_lab.company.run import Result
 
+#: Links between cities with less than this part of the busiest link's bytes are not printed.
+_SHOWN = 0.01
+
 
 def world(
     brokers: Annotated[int, typer.Option(help="Nodes of each BrokerSet.")] = 1,
-    readers: Annotated[int, typer.Option(help="Readers at each access set.")] = 1,
+    readers: Annotated[int, typer.Option(help="Readers at each access set.")] = 3,
     rate: Annotated[
         float, typer.Option(help="Messages a second from Beijing; a tenth from each other city.")
     ] = 100.0,
@@ -78,6 +81,7 @@ def world(
 
 def _show(result: Result) -> None:
     from weir.cli.output import print_table
+    from weir_lab.company.sites import is_backbone
 
     print_table(
         ("CITY", "CONFIRM P50 MS", "P99", "FROM CORE P50 MS", "P99", "BY TIERS P50 MS", "P99"),
@@ -90,12 +94,14 @@ def _show(result: Result) -> None:
         ],
     )  # fmt: skip
     print()
-    print_table(
-        ("BYTES FROM", "TO", "READERS AT THE CORE", "WITH TIERS"),
-        [(one.source, one.target, one.direct, one.tiers) for one in result.links],
-    )
+    most = max(max(one.direct, one.tiers) for one in result.links)
+    rows = [
+        (one.source, one.target, one.direct, one.tiers) for one in result.links
+        if is_backbone(one.source, one.target) and max(one.direct, one.tiers) > most * _SHOWN
+    ]  # fmt: skip
+    print_table(("BYTES FROM", "TO", "READERS AT THE CORE", "WITH TIERS"), rows)
     print(
-        f"between cities: {result.backbone_direct:,} bytes with readers at the core, "
+        f"all links between cities: {result.backbone_direct:,} bytes with readers at the core, "
         f"{result.backbone_tiers:,} with tiers: {result.backbone_ratio:.2f} of them\n"
     )
     for cut in result.cuts:

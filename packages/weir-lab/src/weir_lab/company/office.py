@@ -7,6 +7,7 @@ Messages say where and when they were sent, by the clock that all processes of a
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import NamedTuple
@@ -82,7 +83,7 @@ class Reply(msgspec.Struct, frozen=True):
     """The answer to any command; `error` says what went wrong."""
 
     confirms: list[Confirm] = []
-    #: By reader: the address it reads at, and its number there.
+    #: By reader: the address it reads at, and its number in the office.
     given: dict[str, list[Row]] = {}
     is_complete: bool = True
     error: str = ""
@@ -123,8 +124,8 @@ class Office:
         match command:
             case Read():
                 for url in command.urls:
-                    for number in range(command.readers):
-                        rows = self._given[f"{url} {number}"] = []
+                    for _ in range(command.readers):
+                        rows = self._given[f"{url}, reader {len(self._given) + 1}"] = []
                         one = self._read(url, command.topic, command.tags, rows)
                         self._readers.append(asyncio.create_task(one))
                 return Reply()
@@ -198,7 +199,7 @@ async def _known(client: Client, topic: str) -> None:
 
 
 async def _main(name: str) -> None:
-    """Carry out commands until stdin ends, and with it whatever is being carried out."""
+    """Carry out commands until stdin ends, and with it this process."""
     lines = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -206,22 +207,19 @@ async def _main(name: str) -> None:
     working = asyncio.create_task(_work(Office(name), commands))
     while line := await lines.readline():
         commands.put_nowait(msgspec.json.decode(line, type=Command))
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
+    # The core may be gone, too: a producer would wait for confirms before it lets itself be ended.
+    os._exit(int(working.done()))
 
 
 async def _work(office: Office, commands: asyncio.Queue[Command]) -> None:
-    try:
-        while True:
-            command = await commands.get()
-            try:
-                reply = await office.obey(command)
-            except Exception as error:  # told to the one who asked, who ends it
-                reply = Reply(error=f"{type(error).__name__}: {error}")
-            sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
-            sys.stdout.buffer.flush()
-    finally:
-        await office.stop()
+    while True:
+        command = await commands.get()
+        try:
+            reply = await office.obey(command)
+        except Exception as error:  # told to the one who asked, who ends it
+            reply = Reply(error=f"{type(error).__name__}: {error}")
+        sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

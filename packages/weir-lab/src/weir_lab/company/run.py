@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     """
 
     brokers: int = 1
-    readers: int = 1
+    readers: int = 3
     rate: float = 100.0
     seconds: float = 10.0
     size: int = 200
@@ -133,6 +133,8 @@ class Result(msgspec.Struct, frozen=True):
     backbone_tiers: int
     backbone_ratio: float
     cities: list[City]
+    #: How many data centres were cut off.
+    cut_off: int
     cuts: list[CutOff]
     links: list[LinkBytes]
     readings: list[Reading]
@@ -148,7 +150,7 @@ class Result(msgspec.Struct, frozen=True):
         return not wrong and not self.failed
 
 
-class _Topic:
+class Topic:
     """What was sent to a topic, what readers were given, and what the core holds."""
 
     def __init__(self) -> None:
@@ -198,7 +200,7 @@ class Measuring:
         self._company = company
         self._client = client
         self._tell = tell
-        self.topics = {DIRECT: _Topic(), TIERS: _Topic()}
+        self.topics = {DIRECT: Topic(), TIERS: Topic()}
         self.bytes: dict[str, dict[tuple[str, str], int]] = {}
         self.cuts: list[CutOff] = []
         #: When the first data centre was cut off, in monotonic nanoseconds.
@@ -362,7 +364,7 @@ def times(found: Sequence[float]) -> Times:
     return Times(len(ordered), middle, late, ordered[-1])
 
 
-def _city(one: Site, topics: Mapping[str, _Topic], since_ns: int) -> City:
+def _city(one: Site, topics: Mapping[str, Topic], since_ns: int) -> City:
     """Return what a city saw while no data centre was cut off."""
 
     def delivery(topic: str) -> Times | None:
@@ -400,6 +402,7 @@ def _result(measuring: Measuring, kind: str, failed: list[str], seconds: float) 
         backbone_tiers=backbone[TIERS],
         backbone_ratio=backbone[TIERS] / backbone[DIRECT],
         cities=[_city(one, topics, measuring.calm_until_ns) for one in sites("office")],
+        cut_off=len(measuring.cuts),
         cuts=measuring.cuts,
         links=[
             LinkBytes(*pair, direct[pair], tiers[pair])

@@ -151,6 +151,36 @@ OF_SETS = (
             Goal("worst ms that a city stalls", "≤", 4_000),
         ),
     ),
+    Proof(
+        "world",
+        "A company with data centres in six cities on an emulated network: three core sets, three "
+        "tandem sets and six access sets. One of each is cut off for 10 s and comes back: readers "
+        "in all cities get what the core holds, in its order",
+        ("weir", "world", "--readers", "10", "--down", "10", "--json"),
+        {
+            "messages": Figure("messages"),
+            "data centres cut off": Figure("cut_off"),
+            **{
+                name: Figure(name)
+                for name in ("lost", "repeated", "out_of_order", "differing")
+            },
+            "bytes between cities, of those with readers at the core": Figure("backbone_ratio"),
+            "ms to confirm in Tianjin, median": Figure("cities.0.confirm.p50_ms"),
+            "ms to deliver in Tianjin, median": Figure("cities.0.delivery.p50_ms"),
+            "the same with readers at the core": Figure("cities.0.delivery_direct.p50_ms"),
+            "ms to deliver in Hangzhou, median": Figure("cities.1.delivery.p50_ms"),
+            "ms to deliver in Shenzhen, median": Figure("cities.2.delivery.p50_ms"),
+            "worst ms to deliver in Hangzhou while its tandem set is cut off": Figure(
+                "cuts.1.delivery_ms.hangzhou"
+            ),
+        },
+        (
+            Goal("messages", "≥", 3_000),
+            Goal("data centres cut off", "=", 3),
+            *(Goal(name, "=", 0) for name in ("lost", "repeated", "out_of_order", "differing")),
+            Goal("worst ms to deliver in Hangzhou while its tandem set is cut off", "≤", 4_000),
+        ),
+    ),
     _calm("calm", "Publishing and reading at full load on three nodes causes no election", 600),
     _calm(
         "calm-stalls",
