@@ -22,8 +22,10 @@ from weir_lab.cli.bench_runs import (
     usage,
 )
 from weir_lab.cli.bench_toc import app as toc_app
+from weir_lab.cli.world import compare_cities
 
 if TYPE_CHECKING:
+    from weir_lab.bench.tiers import Settings as TiersSettings
     from weir_lab.bench.timeliness import Result
 
 app = typer.Typer(
@@ -257,27 +259,57 @@ def filtering(
 @app.command()
 def tiers(
     depth: Annotated[int, typer.Option(help="Relays, one below the other.")] = 5,
-    rate: Annotated[int, typer.Option(help="Messages a second, in batches.")] = 100_000,
-    seconds: Annotated[int, typer.Option(help="How long batches are sent.")] = 60,
-    size: Annotated[int, typer.Option(help="Bytes of a message's value.")] = 100,
+    rate: Annotated[
+        int | None, typer.Option(help="Messages a second. [default: 100,000; 200 with --cities]")
+    ] = None,
+    seconds: Annotated[
+        int | None, typer.Option(help="How long is sent. [default: 60; 20 with --cities]")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Bytes of a value. [default: 100; 1,000 with --cities]")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Messages of a batch.")] = 100,
+    cities: Annotated[
+        int | None,
+        typer.Option(help="Compare bytes that go to so many cities, with and without relays."),
+    ] = None,
+    readers: Annotated[int, typer.Option(help="Readers in each of the cities.")] = 20,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Measure a chain of relays: what each adds to a delivery, takes of a processor, and whether it
     keeps up. Exit code 1 if the last relay falls behind more and more.
+
+    With --cities: how many bytes go to cities whose readers read at a relay in their city, over
+    those with the same readers at the core; on an emulated network. Exit code 1 if a reader was not
+    given what the core holds.
     """
+    if cities is not None:
+        chosen = {"rate": rate, "seconds": seconds, "size": size}
+        compare_cities(cities, readers, chosen, folder, as_json)
+        return
+    with usage("tiers"):
+        from weir_lab.bench.tiers import Settings
+
+        defaults = Settings()
+        settings = Settings(
+            depth, rate or defaults.rate, seconds or defaults.seconds, size or defaults.size, batch,
+            folder=folder,
+        )  # fmt: skip
+        settings.check()
+    _chain(settings, as_json)
+
+
+def _chain(settings: TiersSettings, as_json: bool) -> None:
+    """Measure relays one below the other, and print what came of it."""
     import msgspec
 
     from weir.cli.output import print_table, progress
+    from weir_lab.bench.tiers import measure
+    from weir_lab.cli.measured import print_measured
 
-    with usage("tiers"):
-        from weir_lab.bench.tiers import Settings, measure
-        from weir_lab.cli.measured import print_measured
-
-        settings = Settings(depth, rate, seconds, size, batch, folder=folder)
-        settings.check()
-    with stop_as_by_ctrl_c(), progress("messages", rate * seconds) as show:
+    depth = settings.depth
+    with stop_as_by_ctrl_c(), progress("messages", settings.rate * settings.seconds) as show:
         result = measure(settings, show)
     bulk = result.bulk
     if as_json:

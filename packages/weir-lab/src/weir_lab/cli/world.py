@@ -1,16 +1,17 @@
-"""`weir world`: a company with data centres in six cities, on this machine."""
+"""`weir world` and `weir bench tiers --cities`: data centres in several cities, on this machine."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir_lab.cli.bench_runs import Json, say, stop_as_by_ctrl_c
+from weir_lab.cli.bench_runs import Json, say, stop_as_by_ctrl_c, usage
 
 if TYPE_CHECKING:
     from weir_lab.company.run import Result
@@ -118,3 +119,47 @@ def _show(result: Result) -> None:
         f"{result.repeated} repeated, {result.out_of_order} out of order, "
         f"{result.differing} differing"
     )
+
+
+def compare_cities(
+    cities: int, readers: int, chosen: Mapping[str, int | None], folder: str | None, as_json: bool
+) -> None:
+    """Measure, and print what came of it; what was not chosen has its default."""
+    import msgspec
+
+    from weir.cli.output import print_table
+
+    with usage("tiers"):
+        from weir_lab.cli.measured import print_measured
+        from weir_lab.company.cities import Settings, links, measure, places
+        from weir_lab.network.emulated import EmulatedNetwork
+        from weir_lab.network.namespaces import enter
+
+        given = {name: value for name, value in chosen.items() if value is not None}
+        settings = Settings(cities, readers, **given, folder=folder)
+        settings.check()
+    enter(sys.argv[1:])
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name,
+        stop_as_by_ctrl_c(),
+        EmulatedNetwork(places(settings), links(settings)) as network,
+    ):
+        result = measure(settings, network, Path(name), say)
+    if as_json:
+        print_measured("weir.bench.tiers-cities/1", settings, msgspec.to_builtins(result))
+    else:
+        sides = (("at the core", result.direct), ("at relays", result.relays))
+        print_table(
+            ("READERS", "BYTES MOVED", "BYTES WANTED BY CITIES", "P50 MS", "P99 MS"),
+            [(where, one.moved, one.matching, one.delivery.p50_ms, one.delivery.p99_ms)
+             for where, one in sides],
+        )  # fmt: skip
+        for example in result.examples:
+            print(example)
+        print(
+            f"{result.messages:,} messages, {result.cities} cities with {result.readers} readers: "
+            f"relays move {result.ratio:.3f} of the bytes; {result.lost} lost, {result.repeated} "
+            f"repeated, {result.out_of_order} out of order, {result.differing} differing"
+        )
+    if not result.clean:
+        raise typer.Exit(1)

@@ -166,6 +166,13 @@ class Topic:
         for name, reply in replies.items():
             self.confirms.setdefault(name, []).extend(reply.confirms)
 
+    async def read(self, client: Client, topic: str) -> None:
+        """Read what the core holds, in its order."""
+        async with client.reader(topic, follow=False) as reader:
+            async for one in reader:
+                value = bytes(one.value).rstrip()
+                self.truth.append((one.partition, one.offset, one.stamp, value))
+
     def wanted(self, city: str) -> int:
         """Return how many messages readers of a city are to be given."""
         tags = (city, EVERYBODY)
@@ -301,10 +308,7 @@ class Measuring:
         replies = await self._all(dict.fromkeys(_readers(), Report()))
         found = self.topics[topic]
         found.given = {one.city: replies[one.name].given for one in _readers()}
-        async with self._client.reader(topic, follow=False) as reader:
-            async for one in reader:
-                value = bytes(one.value).rstrip()
-                found.truth.append((one.partition, one.offset, one.stamp, value))
+        await found.read(self._client, topic)
 
     async def _all(self, commands: Mapping[Site, Command]) -> dict[str, Reply]:
         """Ask offices at the same time; return their answers by their names."""

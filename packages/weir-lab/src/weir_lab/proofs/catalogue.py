@@ -116,6 +116,22 @@ MEASURED = (
         Goal("fell behind more and more", "=", 0),
     ),
     bench(
+        "tiers-cities",
+        "The same messages are read by 20 readers in each of three cities, at the core and at a "
+        "relay in their city: bytes of packets between the core and the cities",
+        "tiers --cities 3 --readers 20",
+        {
+            "bytes with relays, of those without": Figure("ratio"),
+            "bytes without relays": Figure("direct.moved"),
+            "bytes with relays": Figure("relays.moved"),
+            "ms to deliver without relays, median": Figure("direct.delivery.p50_ms"),
+            "ms to deliver with relays, median": Figure("relays.delivery.p50_ms"),
+            **{name: Figure(name) for name in ("lost", "repeated", "out_of_order", "differing")},
+        },
+        Goal("bytes with relays, of those without", "≤", 0.07),
+        *(Goal(name, "=", 0) for name in ("lost", "repeated", "out_of_order", "differing")),
+    ),
+    bench(
         "burst",
         "1,000 to 8,000 devices connect and send a message within a second, and each waits "
         "for its confirm",
