@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
+from weir.broker.metadata.producer_ids import ProducerIds
 from weir.broker.runtime.outbox import Waits
 from weir.broker.scattering.coordinator import Scattering
 from weir.broker.shard import Shard
+from weir.broker.state.producers import ProducerTable
 from weir_raft.groups.link import Link
 from weir_raft.groups.multi import Multi
 
@@ -155,7 +157,7 @@ def is_done(cluster: Any, first: int, behind: int) -> bool:
 
 def producers_of(catalog: Any) -> set[int]:
     """Return the producer ids that a registry knows."""
-    return set(catalog._ids.holdings)
+    return set(catalog._ids)
 
 
 def deadlines_of(waiting: Any) -> list[Any]:
@@ -214,8 +216,26 @@ def range_bytes(ranges: Any) -> int:
     return sum(map(sys.getsizeof, parts))
 
 
+def most_in_a_part(table: ProducerTable) -> int:
+    """Return how many rows the largest part of a table of producers has."""
+    parts = [part.rows for part in table._parts.values()]
+    return max(map(len, [*table._stripes.values(), *parts]))
+
+
+def bytes_of_ids(ids: ProducerIds) -> list[int]:
+    """Return what each chunk of a registry's producer ids takes."""
+    return [sum(len(column) * column.itemsize for column in chunk) for chunk in ids._chunks]
+
+
+def windows_of(rig: Any, group: int) -> dict[tuple[int, int], int]:
+    """Return of a partition how many batches of producers with a window are under way."""
+    found = rig.shard.topics.find(group).leading.appender._windows
+    assert isinstance(found, dict)
+    return found
+
+
 def stripes_of(table: Any) -> list[Any]:
-    """Return the stripes of a table of origins."""
+    """Return the stripes of a table of origins, or of producers."""
     return list(table._stripes.values())
 
 

@@ -17,7 +17,7 @@ SUNK = replace(NODE_SINKS, retentions=(0,), rots=(0,), takers=(0,))
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = Run(9, SUNK)
+    run = Run(10, SUNK)
     run.play()
     return run.history
 

@@ -9,6 +9,8 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+from weir.model.limits import PIPELINE_WINDOW
+
 #: A number that fits a signed field and has no meaning below 0, wherever a body may name one.
 #: What fits in every field of the wire and of the log.
 LIMIT_MAX = (1 << 63) - 1
@@ -68,6 +70,35 @@ def are_parts(parts: Iterable[int]) -> bool:
             return False
         last = part
     return True
+
+
+#: A producer id is the stamp of its grant, and above that, in three bits, the code of its window.
+WINDOW_AT = 60
+#: By code, how many batches of a partition a producer may have under way. 0: it was granted without
+#: a window, as of releases before format level 3.
+WINDOWS = (PIPELINE_WINDOW, 1, 2, 4, 8, 16, 32, PIPELINE_WINDOW)
+_GRANT_MASK = (1 << WINDOW_AT) - 1
+
+
+def producer_of(granted: int, window: int = 0) -> int:
+    """Return the producer id that is granted at a stamp with the least window of `WINDOWS` that is
+    not below `window`; 0: without one. Raises `ValueError` for a stamp from the year 2527 on.
+    """
+    if granted > _GRANT_MASK:
+        raise ValueError(f"stamp {granted} is too far ahead for a producer id")
+    if not window:
+        return granted
+    return (min(window, PIPELINE_WINDOW) - 1).bit_length() + 1 << WINDOW_AT | granted
+
+
+def granted_at(producer: int) -> int:
+    """Return the stamp of a producer id's grant."""
+    return producer & _GRANT_MASK
+
+
+def window_of(producer: int) -> int:
+    """Return how many batches of a partition a producer may have under way."""
+    return WINDOWS[producer >> WINDOW_AT & 7]
 
 
 class Attempt(NamedTuple):

@@ -180,6 +180,8 @@ FORMAT_LEVEL_STAGING = 3
 FORMAT_LEVEL_ACCESS = 3
 #: From this level on, clusters may take some tags alone.
 FORMAT_LEVEL_FILTERS = 3
+#: From this level on, producer ids may have a window.
+FORMAT_LEVEL_WINDOWS = 3
 
 # BrokerSets and their tiers (docs/how-to/tiers.md): of a system, and of one set.
 SETS_MAX = 1_024

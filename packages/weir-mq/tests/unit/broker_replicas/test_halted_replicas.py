@@ -19,6 +19,7 @@ from weir.broker.metadata.reassignment import behind, standing_of
 from weir.broker.records import entries
 from weir.broker.records import partition as part
 from weir.broker.records import registry as reg
+from weir.broker.records.audit import AuditProducerOpened
 from weir.broker.records.entries import Payload
 from weir.broker.records.snapshots import pack as packed
 from weir.broker.replica.frames import pack
@@ -430,7 +431,7 @@ def test_a_snapshot_of_a_newer_release_says_so(trio: Any, size: int) -> None:
     node = trio[1]
     alone(trio, node)
     (why,) = large(trio, node, group, msgspec.msgpack.encode([99, [bytes(9)] * (size // 9)]))
-    assert "written by a newer release of weir (level 99, this one reads up to 12)" in why
+    assert "written by a newer release of weir (level 99, this one reads up to 13)" in why
     assert "upgrade this node" in why
     assert node.group(group).damage is None
 
@@ -497,7 +498,7 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
     alone(trio, node)
     number, kind, data = group, Kind.CONTROL, BEYOND.get(what)
     if what == "producer":
-        number, data = REGISTRY_GROUP, reg.ProducerOpened(FAR, 0, "a")
+        number, data = REGISTRY_GROUP, AuditProducerOpened(FAR, 0)
     elif data is None:
         plain = encode([b"x"], group=group, producer=1, epoch=1)
         place = (FAR, 0) if what == "batch" else (5, FAR - 1)

@@ -16,7 +16,7 @@ from weir.broker.scattering import participant
 from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant
 from weir.broker.state import state
-from weir.broker.state.dedupe import ProducerTable
+from weir.broker.state.producers import ProducerTable
 from weir.errors import StaleGrant, UnknownTopic, refusal
 from weir.model.batch import Batch
 from weir.model.batch_builder import encode

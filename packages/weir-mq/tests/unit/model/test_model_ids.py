@@ -6,17 +6,21 @@ import pytest
 
 from weir.model.ids import (
     ADDRESS,
+    LIMIT_MAX,
     NODE_MAX,
     PARTITIONS_MAX,
     REGISTRY_GROUP,
+    granted_at,
     group_of,
     node_of,
     partition_of,
     place_node,
     place_of,
     place_shard,
+    producer_of,
     topic_of,
     voter_of,
+    window_of,
 )
 
 
@@ -49,3 +53,19 @@ def test_a_voter_and_a_place_tell_their_node(node: int, low: int) -> None:
 def test_a_place_of_this_node_is_its_shard() -> None:
     assert [place_of(0, shard) for shard in range(3)] == [0, 1, 2]
     assert place_node(65_535) == 0
+
+
+def test_a_producer_id_says_its_window() -> None:
+    for asked, window in ((1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (33, 64), (64, 64), (65, 64)):
+        producer = producer_of(77 << 16, asked)
+        assert window_of(producer) == window
+        assert granted_at(producer) == 77 << 16
+        assert 0 < producer <= LIMIT_MAX
+    assert producer_of(77 << 16) == 77 << 16
+    assert window_of(77 << 16) == 64
+
+
+def test_a_producer_id_with_a_window_has_60_bits_for_its_stamp() -> None:
+    assert producer_of((1 << 60) - 1, 1) == (1 << 61) - 1
+    with pytest.raises(ValueError, match="too far ahead"):
+        producer_of(1 << 60, 1)

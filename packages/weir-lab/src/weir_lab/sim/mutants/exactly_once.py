@@ -20,13 +20,15 @@ from weir.broker.records.security import DeviceReplaced
 from weir.broker.replica.group import Group
 from weir.broker.router import Requests
 from weir.broker.runtime.reads import PublishedReading
-from weir.broker.state.dedupe import OriginTable, ProducerTable
+from weir.broker.state.dedupe import OriginTable
 from weir.broker.state.large_values import ValuesUnderWay, ValueTable
+from weir.broker.state.producers import Answer, ProducerTable
 from weir.broker.state.staging import OpenRun, Published, StagingTable
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
 from weir.model.batch import Header
 from weir.model.columns import StagedRun, boot_of
+from weir.model.ids import WINDOW_AT
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.scenarios.audited_changes import play_audited_changes
@@ -57,7 +59,22 @@ QUARREL = Shape(
 def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
     """A snapshot forgets who wrote what (counterexample 13)."""
     patch.setattr(ProducerTable, "encode", lambda self: [])
+    patch.setattr(ProducerTable, "encode_narrow", lambda self: [])
     patch.setattr(OriginTable, "encode", lambda self: [])
+
+
+@mutant(seed=5, breaks={"OneOffset"})
+def rings_are_shorter_than_their_windows(patch: Patch) -> None:
+    """As many answers are kept as may be asked for (ADR 0147)."""
+    honest = ProducerTable.answer
+
+    def answer(self: ProducerTable, producer: int, sequence: int) -> Answer | None:
+        known, found = self.known(producer), honest(self, producer, sequence)
+        if known is None or found is None or not producer >> WINDOW_AT:
+            return found
+        return found if found.sequence + found.messages == known.next_sequence else None
+
+    patch.setattr(ProducerTable, "answer", answer)
 
 
 @mutant(seed=5, breaks={"OneOffset", "RisingStamps"})

@@ -18,6 +18,7 @@ import msgspec
 import weir_raft as raft
 from weir.broker.records.entries import ControlRecord, Payload
 from weir.broker.records.registry import ProducerOpened
+from weir.broker.records.snapshots import pack
 from weir.broker.replica.group import Machine
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused, Unavailable
@@ -28,7 +29,6 @@ from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 
 #: Longer than it takes to find that a shard stands still, and to start it again.
 TOLD_WITHIN_MS = 15_000
-_pack = msgspec.msgpack.Encoder().encode
 
 
 class _Held(NamedTuple):
@@ -176,7 +176,7 @@ class RegistryFeed:
         self._registry.apply(index, payload)
         replies.applying = None
         if payload.control is not None and self._replies.followers:
-            body = _pack((index, b"".join(payload.buffers)))
+            body = pack((index, b"".join(payload.buffers)))
             for follower in self._replies.followers.values():
                 if follower.fed:
                     self._send(follower, body)
@@ -227,7 +227,7 @@ class RegistryFeed:
 
     def _send_snapshot(self, follower: Follower) -> None:
         follower.fed = True
-        self._send(follower, _pack((self._replies.index, self.encode())))
+        self._send(follower, pack((self._replies.index, self.encode())))
 
     def _send(self, follower: Follower, body: bytes) -> None:
         # No reply of the client dialect: it may be longer than those, and comes again and again.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from weir.broker.metadata.audit import AUDITOR, AuditTrail
 from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.producer_ids import Holding, ProducerIds
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.metadata.security.access import Access
@@ -29,6 +29,7 @@ from weir.broker.records.registry import (
     TopicGrown,
 )
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
+from weir.model.ids import granted_at
 from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
 from weir.model.topic import (
     AUDIT_TOPIC,
@@ -41,8 +42,11 @@ from weir.model.topic import (
 )
 from weir.order.clock import stamp_at
 
-_VERSION = 9
-#: What is written as long as nothing was said about access: releases of format level 2 read it.
+_VERSION = 10
+#: What is written as long as no producer id has a window.
+_WITHOUT_WINDOWS = 9
+#: What is written as long as nothing was said about access, either: releases of format level 2
+#: read it.
 _WITHOUT_ACCESS = 8
 #: What is written as long as there is no schema, either: releases of format level 1 read it.
 _WITHOUT_SCHEMAS = 7
@@ -50,12 +54,10 @@ _WITHOUT_SCHEMAS = 7
 _WITHOUT_PAUSES = 6
 #: What is written as long as no partition has ended, either.
 _WITHOUT_ENDS = 5
-_VERSIONS = (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_SCHEMAS, _WITHOUT_ACCESS, _VERSION)
+_VERSIONS = range(_WITHOUT_ENDS, _VERSION + 1)
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
-#: A grant of a new epoch has no stamp of its own: it gets the next one that comes.
-_NOT_STAMPED = 0
 
 
 def more_partitions(topic: Topic, asked: int) -> int:
@@ -70,26 +72,6 @@ def more_partitions(topic: Topic, asked: int) -> int:
             there,
         )
     return asked or there
-
-
-class Holding(NamedTuple):
-    """A producer id's newest epoch, who holds it, and a stamp not before that epoch's grant."""
-
-    epoch: int
-    principal: str
-    granted: int
-
-
-class _ProducerIds(msgspec.Struct):
-    """Who holds which producer id."""
-
-    holdings: dict[int, Holding] = msgspec.field(default_factory=dict)
-    #: How many of those each principal holds.
-    held_by: Counter[str] = msgspec.field(default_factory=Counter)
-    #: Ids with a new epoch, which gets the next stamp that comes.
-    not_stamped: list[int] = msgspec.field(default_factory=list)
-    #: The stamp at which old ones were forgotten last.
-    forgot_at: int = 0
 
 
 #: What a catalog is of: what one takes over from another.
@@ -121,7 +103,7 @@ class Catalog:
         """Begin empty."""
         self._topics: dict[tuple[str, str], Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        self._ids = _ProducerIds()
+        self._ids = ProducerIds()
         self._next_topic = 1
         #: The highest stamp that was ever given to a topic or as a producer id.
         self.last_stamp = 0
@@ -158,7 +140,7 @@ class Catalog:
 
     def producer(self, producer: int) -> Holding | None:
         """Return who holds a producer id; None if it was never granted, or is forgotten."""
-        return self._ids.holdings.get(producer)
+        return self._ids.recent.get(producer) or self._ids.get(producer)
 
     @property
     def forgotten_below(self) -> int:
@@ -305,19 +287,15 @@ class Catalog:
         Two requests that were proposed together name the same epoch: the later one gets the next.
         Raises `QuotaExceeded` where the principal, or its namespace, has no room for a new id.
         """
-        producer, granted = record.producer, record.producer
-        held = self._ids.holdings.get(producer)
+        producer = record.producer
+        held = self._ids.get(producer)
         if held is not None and record.epoch <= held.epoch:
             record = ProducerOpened(producer, held.epoch + 1, record.principal)
         if held is None:
             self.check_producers(record.principal)
-            self._ids.held_by[record.principal] += 1
-        if record.epoch:
-            granted = _NOT_STAMPED
-            self._ids.not_stamped.append(producer)
-        else:
-            self._passed(producer)
-        self._ids.holdings[producer] = Holding(record.epoch, record.principal, granted)
+        if not record.epoch:
+            self._passed(granted_at(producer))
+        self._ids.put(producer, record.epoch, record.principal)
         return record
 
     def open_audit(self, record: AuditProducerOpened) -> None:
@@ -349,11 +327,11 @@ class Catalog:
     def used(self, entity: str) -> dict[str, int]:
         """Return by quota how much an entity has of what is in the registry."""
         if not entity.startswith(NAMESPACE):
-            held = (count for who, count in self._ids.held_by.items() if entity_of(who) == entity)
+            held = (count for who, count in self._ids.held_by() if entity_of(who) == entity)
             return {"producers": sum(held)}
         name = entity.removeprefix(NAMESPACE)
         topics = [one for key, one in self._topics.items() if key[0] == name]
-        held = (count for who, count in self._ids.held_by.items() if namespace_of(who) == name)
+        held = (count for who, count in self._ids.held_by() if namespace_of(who) == name)
         return {
             "producers": sum(held),
             "topics": len(topics),
@@ -373,14 +351,11 @@ class Catalog:
         that know such an id go on taking its batches.
         """
         self.last_stamp = max(self.last_stamp, stamp)
-        for producer in self._ids.not_stamped:
-            self._ids.holdings[producer] = self._ids.holdings[producer]._replace(granted=stamp)
-        self._ids.not_stamped.clear()
+        if self._ids.not_stamped:
+            self._ids.stamp(stamp)
         if stamp - self._ids.forgot_at > _FORGET_EVERY:
             self._ids.forgot_at = stamp
-            below = self.forgotten_below
-            self._ids.holdings = {p: h for p, h in self._ids.holdings.items() if h.granted >= below}
-            self._ids.held_by = _held_by(self._ids.holdings)
+            self._ids.forget(self.forgotten_below)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
@@ -414,7 +389,7 @@ class Catalog:
             )
             for t in self._topics.values()
         ]
-        producers = [(producer, *holding) for producer, holding in self._ids.holdings.items()]
+        producers = self._ids.encode() if self._ids.windows else self._ids.rows()
         has_ends = any(topic.ends for topic in self._topics.values())
         has_pauses = any(topic.pauses for topic in self._topics.values())
         schemas = [(topic, *known.encode()) for topic, known in self.schemas.items()]
@@ -426,8 +401,9 @@ class Catalog:
         has_fleets = bool(self.fleets or has_quotas)
         has_keys = any(topic.key_by for topic in self._topics.values())
         has_access = bool(self.access or has_fleets or has_keys)
+        version = _WITHOUT_WINDOWS if has_access else version
         return (
-            _VERSION if has_access else version,
+            _VERSION if self._ids.windows else version,
             self._next_topic,
             self._ids.forgot_at,
             self.last_stamp,
@@ -455,7 +431,7 @@ class Catalog:
             )
         next_topic, forgot_at, last_stamp, topics, producers, nodes, *later_parts = fields
         catalog = cls()
-        catalog._next_topic, catalog._ids.forgot_at = next_topic, forgot_at
+        catalog._next_topic = next_topic
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, *more in topics:
@@ -466,11 +442,9 @@ class Catalog:
             pauses = tuple(ClusterPause(*row) for known in later[1:2] for row in known)
             key_by = check_key_by(*later[2:3] or ("",))
             catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses, key_by))
-        catalog._ids.holdings = {producer: Holding(*holding) for producer, *holding in producers}
-        catalog._ids.held_by = _held_by(catalog._ids.holdings)
-        catalog._ids.not_stamped = [
-            producer for producer, h in catalog._ids.holdings.items() if h.granted == _NOT_STAMPED
-        ]
+        read_ids = ProducerIds.decode if version == _VERSION else ProducerIds.of_rows
+        catalog._ids = read_ids(producers)
+        catalog._ids.forgot_at = forgot_at
         for topic, *row in (row for known in later_parts[:1] for row in known):
             catalog.schemas.put(topic, TopicSchemas.decode(row))
         for access in later_parts[1:2]:
@@ -484,7 +458,3 @@ class Catalog:
         for topology in later_parts[5:6]:
             catalog.topology = AppliedTopology.decode(topology)
         return catalog
-
-
-def _held_by(producers: dict[int, Holding]) -> Counter[str]:
-    return Counter(holding.principal for holding in producers.values())

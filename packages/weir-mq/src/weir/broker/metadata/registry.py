@@ -66,8 +66,13 @@ from weir.errors import (
     UnknownProducer,
     UnknownVersion,
 )
-from weir.model.ids import Address, topic_of
-from weir.model.limits import AUDIT_RETENTION_MS, FORMAT_LEVEL_ACCESS, TOPICS_MAX
+from weir.model.ids import Address, granted_at, producer_of, topic_of
+from weir.model.limits import (
+    AUDIT_RETENTION_MS,
+    FORMAT_LEVEL_ACCESS,
+    FORMAT_LEVEL_WINDOWS,
+    TOPICS_MAX,
+)
 from weir.model.topic import (
     AUDIT_TOPIC,
     DEFAULT_SETTINGS,
@@ -222,11 +227,13 @@ class Registry:
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
         """Grant a new producer id, or the next epoch of one that the principal holds."""
-        self.grant(principal, request.producer, caller)
+        self.grant(principal, request.producer, caller, request.window)
 
-    def grant(self, principal: str, producer: int, waiter: Caller | ProducerWaiter) -> None:
+    def grant(
+        self, principal: str, producer: int, waiter: Caller | ProducerWaiter, window: int = 0
+    ) -> None:
         """Propose a producer id or epoch; `waiter` is told when it is committed, or when nobody
-        here will know whether it is.
+        here will know whether it is. A new one has the `window`, where the set writes such ids.
 
         A new id is the stamp of its grant, so that everybody can tell how old it is; it lies above
         every stamp of this shard, so that no partition takes it for old, however its clock ran.
@@ -236,7 +243,15 @@ class Registry:
             epoch = self._epoch_of(producer, principal) + 1
         else:
             self.catalog.check_producers(principal)
-            producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest.stamp)
+            stamp = self._clock.stamp(self._time.wall_ms(), self._clock.highest.stamp)
+            has_window = window if self.catalog.level >= FORMAT_LEVEL_WINDOWS else 0
+            try:
+                producer = producer_of(stamp, has_window)
+            except ValueError:
+                raise Unavailable(
+                    "clocks of this set say that it is the year 2527 or later, and no producer id "
+                    "can be granted: set them right"
+                ) from None
         self._producers.propose(ProducerOpened(producer, epoch, principal), waiter)
 
     def _answer(self, waiter: Caller | ProducerWaiter, outcome: ProducerOpened | Refused) -> None:
@@ -266,7 +281,7 @@ class Registry:
     def _epoch_of(self, producer: int, principal: str) -> int:
         """Return the newest epoch of a producer id."""
         held = self.catalog.producer(producer)
-        if held is None and producer < self.catalog.forgotten_below:
+        if held is None and granted_at(producer) < self.catalog.forgotten_below:
             raise ProducerExpired(f"producer {producer} was granted too long ago: open a new one")
         if held is None or held.principal != principal:
             raise UnknownProducer(
@@ -341,7 +356,7 @@ class Registry:
                 self.membership.apply(index, record)
                 self._moved(record)
             case ProducerOpened() as record:
-                self._clock.raise_to(record.producer)
+                self._clock.raise_to(granted_at(record.producer))
                 self._opened(index, record)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")

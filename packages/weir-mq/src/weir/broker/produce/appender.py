@@ -18,8 +18,8 @@ from weir.broker.records.entries import BatchRecord, of_batches, record_of
 from weir.broker.replica.group import Group
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.state.dedupe import Answer, Known, chunk_answer
 from weir.broker.state.large_values import ValuesUnderWay
+from weir.broker.state.producers import Answer, Known, chunk_answer
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
 from weir.errors import (
@@ -38,7 +38,7 @@ from weir.errors import (
 )
 from weir.model.batch import HEADER_SIZE, Batch, Columns, Header, crc_holds, stamped
 from weir.model.columns import Piece
-from weir.model.ids import partition_of
+from weir.model.ids import WINDOW_AT, granted_at, partition_of, window_of
 from weir.model.limits import (
     DEDUPE_HORIZON_MS,
     ENTRY_BYTES_MAX,
@@ -87,13 +87,13 @@ class Appender:
         "_admission",
         "_ahead",
         "_early",
-        "_entry_bytes_max",
         "_group",
         "_next_offset",
         "_preparing",
         "_state",
         "_time",
         "_values",
+        "_windows",
         "clock",
         "counts",
         "flying",
@@ -120,7 +120,6 @@ class Appender:
         self.clock = clock
         self.counts = counts
         self._next_offset = state.next_offset
-        self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
         self._values = ValuesUnderWay(state.values)
@@ -130,6 +129,9 @@ class Appender:
         self._early: deque[tuple[int, list[Pending]]] = deque()
         #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
         self.flying: dict[tuple[int, int, int], Pending] = {}
+        #: Of producers that were granted a window: how many batches of an epoch are under way, for
+        #: all that is known here.
+        self._windows: dict[tuple[int, int], int] = {}
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
         #: Whether nothing new is taken: the partition is sealed, or about to be.
@@ -232,6 +234,18 @@ class Appender:
             )
         return _told(answer, True)
 
+    def check_window(self, header: Header) -> None:
+        """Raise `BadRequest` for a new batch of a producer that has its window under way: an answer
+        that it may still ask for would be forgotten.
+        """
+        producer = header.producer
+        window = window_of(producer)
+        if self._windows.get((producer, header.epoch), 0) >= window:
+            raise BadRequest(
+                f"producer {producer} has its window of {window} under way, and this is one more: "
+                "wait for a confirm first, or open a producer with a larger window"
+            )
+
     @property
     def is_open(self) -> bool:
         """Whether new batches are taken: else what was taken before is still answered."""
@@ -298,6 +312,9 @@ class Appender:
         pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
         self._next_offset = record.next_offset
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
+        if record.producer >> WINDOW_AT:
+            key = record.producer, record.epoch
+            self._windows[key] = self._windows.get(key, 0) + 1
         self.flying[record.producer, record.epoch, record.sequence] = pending
         if record.large is not None:
             self._values.accepted(record)
@@ -348,7 +365,8 @@ class Appender:
         if size >= TAG_RUN_BYTES and set(following.record.tags) != set(last.tags):
             return False
         alone = _is_alone(last) or _is_alone(following.record)
-        return not alone and size + following.record.stored <= self._entry_bytes_max
+        most = min(ENTRY_BYTES_MAX, self._group.log.settings.entry_bytes_max)
+        return not alone and size + following.record.stored <= most
 
     def durable(self, index: int) -> list[Pending]:
         """This node's own disk has its entries through `index`: return the batches in these for
@@ -367,6 +385,12 @@ class Appender:
         pending = self.flying.pop(key, None)
         if pending is None:
             return None
+        if record.producer >> WINDOW_AT:
+            under_way = self._windows[key[:2]] - 1
+            if under_way:
+                self._windows[key[:2]] = under_way
+            else:
+                del self._windows[key[:2]]
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
         known: Known | None = Known(record.epoch, record.sequence + record.messages)
         if record.scattered is not None:
@@ -401,7 +425,7 @@ class Appender:
         return list(flying.values())
 
     def _is_old(self, producer: int) -> bool:
-        return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS
+        return milliseconds_of(granted_at(producer)) < self._now_ms() - DEDUPE_HORIZON_MS
 
     def _now_ms(self) -> int:
         """Return the time that tables expire by, also when the wall clock went back since."""
@@ -490,6 +514,9 @@ class ProduceRequests:
             return False
         repeats = verdict is not None
         if verdict is None:
+            # Who is confirmed early may send on before the commit, and asks for no such answer.
+            if batch.header.producer >> WINDOW_AT and request.level != _EARLY:
+                appender.check_window(batch.header)
             if request.seen > appender.clock.highest.stamp:  # else who is honest had it from here
                 appender.check_seen(request.seen)
             if batch.header.compression:  # else it is as long as what is charged below

@@ -34,7 +34,7 @@ from weir.codec import Buffer
 from weir.errors import BadBatch, Halted
 from weir.model.batch import Batch, Columns
 from weir.model.columns import Piece, Publication, References, Scattered
-from weir.model.ids import REGISTRY_GROUP
+from weir.model.ids import REGISTRY_GROUP, granted_at
 from weir.model.slices import few_tags_of
 from weir.storage.format.frame import Kind
 
@@ -76,7 +76,9 @@ def belongs(record: ControlRecord, group: int) -> bool:
 def highest_stamp(record: ControlRecord) -> int:
     """Return the highest stamp that applying a record lets a clock know; 0 if it has none."""
     match record:
-        case ProducerOpened(producer) | AuditProducerOpened(producer):
+        case ProducerOpened(producer):
+            return granted_at(producer)
+        case AuditProducerOpened(producer):
             return producer
         case TopicGrown() | PartitionJoined():
             return record.floor

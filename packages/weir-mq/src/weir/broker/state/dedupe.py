@@ -1,201 +1,24 @@
-"""What was accepted before: the replicated memory behind *OneOffset* (DESIGN §5 *Dedupe*).
+"""What devices sent before: the replicated memory behind *OneOffset* (DESIGN §5 *Dedupe*).
 
-Both tables keep millions of producers outside the garbage collector's view (counterexample 18):
-values are bytearrays or packed arrays, never objects that a collection would walk.
+The table keeps millions of devices outside the garbage collector's view (counterexample 18): values
+are packed arrays, never objects that a collection would walk. Of producers: `producers`.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
 import xxhash
 
 from weir.broker.records.snapshots import Frozen, opened
 from weir.codec import Buffer
 from weir.model.columns import boot_of, epoch_of, generation_of
-from weir.model.limits import BOOT_MAX, DEVICE_WINDOW, PIPELINE_WINDOW
+from weir.model.limits import BOOT_MAX, DEVICE_WINDOW
 
 _MASK = (1 << 64) - 1
-
-#: epoch u32, answers ever written u32 (it wraps), next sequence u64, last stamp i64.
-_HEAD = struct.Struct("<IIQq")
-#: sequence u64, messages u32, offset i64, stamp i64, hash u64.
-_ANSWER = struct.Struct("<QIqqQ")
-
-
-class Answer(NamedTuple):
-    """What an accepted batch was told, and the hash that a repeat must have.
-
-    A chunk has no offset: -1 - the Raft index of its entry stands there.
-    """
-
-    sequence: int
-    messages: int
-    offset: int
-    stamp: int
-    hash: int
-
-
-def chunk_answer(index: int) -> int:
-    """Return what stands for a chunk's offset, and turn it back into its entry's Raft index."""
-    return -1 - index
-
-
-class Known(msgspec.Struct, frozen=True):
-    """Where a producer stands: its epoch and the only sequence it may send next."""
-
-    epoch: int
-    next_sequence: int
-
-
-#: Tables are dealt to so many parts: each is small enough to be copied, grown or packed at once.
-PARTS = 256
-
-
-#: Later than every stamp.
-_NEVER = _MASK >> 1
-
-
-class _Part:
-    """Some producers' rows. What a snapshot of an earlier epoch holds is not written to."""
-
-    __slots__ = ("epoch", "oldest", "rows")
-
-    def __init__(self, rows: dict[int, bytearray], epoch: int, oldest: int) -> None:
-        self.rows = rows
-        self.epoch = epoch
-        #: No last stamp of a row lies below it.
-        self.oldest = oldest
-
-
-class ProducerTable:
-    """Per producer its epoch, next sequence, and the last 64 answers (the pipelining window).
-
-    In `PARTS`, each there from its first producer on: a snapshot shares them all, and a part is
-    copied when it is next written to.
-    """
-
-    __slots__ = ("_epoch", "_parts", "oldest")
-
-    def __init__(self) -> None:
-        """Know nobody."""
-        self._parts: dict[int, _Part] = {}
-        #: No last stamp of a producer lies below it.
-        self.oldest = _NEVER
-        #: Counts the snapshots.
-        self._epoch = 0
-
-    def __len__(self) -> int:
-        return sum(len(part.rows) for part in self._parts.values())
-
-    def _row(self, producer: int) -> bytearray | None:
-        part = self._parts.get(producer % PARTS)
-        return part.rows.get(producer) if part is not None else None
-
-    def _own(self, number: int) -> _Part:
-        """Return a part, to be written to."""
-        part = self._parts.get(number)
-        if part is None:
-            part = self._parts[number] = _Part({}, self._epoch, _NEVER)
-        elif part.epoch != self._epoch:
-            copies = {producer: row[:] for producer, row in part.rows.items()}
-            part = self._parts[number] = _Part(copies, self._epoch, part.oldest)
-        return part
-
-    def known(self, producer: int) -> Known | None:
-        """Return where a producer stands; None if it never wrote here, or expired."""
-        part = self._parts.get(producer % PARTS)
-        row = part.rows.get(producer) if part is not None else None
-        if row is None:
-            return None
-        epoch, _, next_sequence, _ = _HEAD.unpack_from(row)
-        return Known(epoch, next_sequence)
-
-    def answer(self, producer: int, sequence: int) -> Answer | None:
-        """Return the kept answer for the batch that began with `sequence`, if it is kept still."""
-        row = self._row(producer) or b""
-        for at in range(_HEAD.size, len(row), _ANSWER.size):
-            answer = Answer._make(_ANSWER.unpack_from(row, at))
-            if answer.sequence == sequence:
-                return answer
-        return None
-
-    def record(self, producer: int, epoch: int, answer: Answer) -> None:
-        """Note a committed batch; a new epoch forgets the answers of the old one."""
-        part = self._parts.get(producer % PARTS)
-        if part is None or part.epoch != self._epoch:
-            part = self._own(producer % PARTS)
-        if answer.stamp < part.oldest:
-            part.oldest = answer.stamp
-            self.oldest = min(self.oldest, answer.stamp)
-        rows = part.rows
-        row, written = rows.get(producer), 0
-        if row is not None:
-            held, written, _, _ = _HEAD.unpack_from(row)
-            if held != epoch:
-                row, written = None, 0
-        if row is None:
-            row = rows[producer] = bytearray(_HEAD.size)
-        at = _HEAD.size + written % PIPELINE_WINDOW * _ANSWER.size
-        if at == len(row):
-            row += bytes(_ANSWER.size)
-        _ANSWER.pack_into(row, at, *answer)
-        # 2^32 is a multiple of the window, so that wrapping keeps the turn.
-        written = (written + 1) & 0xFFFFFFFF
-        _HEAD.pack_into(row, 0, epoch, written, answer.sequence + answer.messages, answer.stamp)
-
-    def expire(self, horizon: int, numbers: Iterable[int]) -> int:
-        """Forget producers of some parts whose last stamp is below `horizon`; return how many."""
-        gone = 0
-        for number in numbers:
-            part = self._parts.get(number % PARTS)
-            # Mostly there is no such part, or none in it can be old: that is not looked up.
-            if part is not None and part.oldest < horizon:
-                gone += self._forget(horizon, number % PARTS, part)
-        self.oldest = min((part.oldest for part in self._parts.values()), default=_NEVER)
-        return gone
-
-    def _forget(self, horizon: int, number: int, part: _Part) -> int:
-        stamps = {producer: _HEAD.unpack_from(row)[3] for producer, row in part.rows.items()}
-        old = [producer for producer, stamp in stamps.items() if stamp < horizon]
-        part.oldest = min((stamp for stamp in stamps.values() if stamp >= horizon), default=_NEVER)
-        if old:
-            rows = self._own(number).rows
-            for producer in old:
-                del rows[producer]
-        return len(old)
-
-    def encode(self) -> list[Frozen]:
-        """Return the table for a snapshot, part by part: producers, bytes of each row, rows."""
-        self._epoch += 1
-        return [Frozen(partial(_packed_rows, part.rows)) for part in self._parts.values()]
-
-    @classmethod
-    def decode(cls, parts: list[Any]) -> ProducerTable:
-        """Return the table of a snapshot."""
-        table = cls()
-        for packed, sizes, rows in map(opened, parts):
-            producers, lengths, at = array("Q"), array("I"), 0
-            producers.frombytes(packed)
-            lengths.frombytes(sizes)
-            for producer, length in zip(producers, lengths, strict=True):
-                part = table._own(producer % PARTS)
-                row = part.rows[producer] = bytearray(rows[at : at + length])
-                part.oldest = min(part.oldest, _HEAD.unpack_from(row)[3])
-                table.oldest = min(table.oldest, part.oldest)
-                at += length
-        return table
-
-
-def _packed_rows(rows: dict[int, bytearray]) -> tuple[bytes, bytes, bytes]:
-    lengths = array("I", map(len, rows.values()))
-    return array("Q", rows).tobytes(), lengths.tobytes(), b"".join(rows.values())
-
 
 #: Each value under (sequence modulo the window) is the u32 hash of what was sent under it.
 _RING = struct.Struct(f"<{DEVICE_WINDOW}I")

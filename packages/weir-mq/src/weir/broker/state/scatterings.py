@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from weir.broker.state.clusters import NEVER, NOBODY, ClusterState, Grant
-from weir.broker.state.dedupe import Answer
+from weir.broker.state.producers import Answer
 from weir.broker.state.ranges import Ranges
 from weir.model.columns import Publication, StagedRun
 from weir.model.ids import Attempt

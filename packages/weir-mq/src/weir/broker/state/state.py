@@ -27,16 +27,9 @@ from weir.broker.records.partition import (
 )
 from weir.broker.records.snapshots import Frozen, opened
 from weir.broker.state.clusters import ClusterState, Cursor, Cursors
-from weir.broker.state.dedupe import (
-    PARTS,
-    Answer,
-    EpochFloors,
-    OriginTable,
-    ProducerTable,
-    chunk_answer,
-    value_hash,
-)
+from weir.broker.state.dedupe import EpochFloors, OriginTable, value_hash
 from weir.broker.state.large_values import ValueTable
+from weir.broker.state.producers import PARTS, Answer, ProducerTable, chunk_answer
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.scatterings import (
     PreparedAcks,
@@ -59,10 +52,12 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
-_VERSION = 12
-#: What is written as long as no relay is held for.
+_VERSION = 13
+#: What is written as long as no producer has a narrow window.
+_WITHOUT_WINDOWS = 12
+#: What is written as long as no relay is held for, either.
 _WITHOUT_HOLDS = 11
-#: What is written as long as no device was replaced, and none forgotten for good.
+#: What is written as long as no device was replaced, and none forgotten for good, either.
 _WITHOUT_FLOORS = 10
 #: What is written as long as nothing was staged, either: the release before reads that as well.
 _WITHOUT_STAGING = 9
@@ -555,14 +550,16 @@ class PartitionState:
         ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
         kept = self.origins.floors
-        holds = (membership.relay_holds,) if membership.relay_holds else ()
+        producers, narrow = self.producers.encode(), self.producers.encode_narrow()
+        holds = (membership.relay_holds,) if membership.relay_holds or narrow else ()
         floors = (kept.encode(),) if kept or holds else ()
         staging = (self.staging.encode(),) if self.staging or floors else ()
         has_pauses = bool(pauses or staging)
         has_ends = bool(membership.sealed or ends or has_pauses)
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_FLOORS if staging else _WITHOUT_STAGING if has_pauses else version
-        version = _VERSION if holds else _WITHOUT_HOLDS if floors else version
+        version = _WITHOUT_WINDOWS if holds else _WITHOUT_HOLDS if floors else version
+        version = _VERSION if narrow else version
         return (
             version,
             self.log_start,
@@ -570,7 +567,7 @@ class PartitionState:
             self.next_offset,
             self.last_stamp,
             self._expired_at,
-            self.producers.encode(),
+            producers,
             self.origins.encode(),
             [Frozen(partial(tuple, (n, *c.encode()))) for n, c in self.clusters.items()],
             self.values.encode(),
@@ -583,6 +580,7 @@ class PartitionState:
             *staging,
             *floors,
             *holds,
+            *((narrow,) if narrow else ()),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -607,7 +605,7 @@ class PartitionState:
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
-        state.producers = ProducerTable.decode(producers)
+        state.producers = ProducerTable.decode(producers, *later[6:7])
         state.origins = OriginTable.decode(origins)
         state.values = ValueTable.decode(*values)
         state.delays = Delays.decode(*delays)

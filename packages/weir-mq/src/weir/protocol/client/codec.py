@@ -158,6 +158,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, Login) and not request.ticket:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
+    if isinstance(request, m.OpenProducer) and not request.window:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     if type(request) is m.CreateTopic and not request.key_by:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))

@@ -29,7 +29,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.ids import Address, Natural
-from weir.model.limits import PINGED_PARTITIONS_MAX
+from weir.model.limits import PINGED_PARTITIONS_MAX, PIPELINE_WINDOW
 from weir.protocol.client import (
     access,
     consumers,
@@ -183,14 +183,20 @@ class Ping(ControlRequest, frozen=True, array_like=True):
 
 
 class ProducerGrant(ControlReply, frozen=True, array_like=True):
-    """A producer id, which is the stamp of its grant, and its epoch."""
+    """A producer id and its epoch. The id is the stamp of its grant; in bits 60 to 62 it says its
+    window: 0 for none, then 64 is to be kept to, n for 2^(n-1) batches.
+    """
 
     producer: Natural
     epoch: Unsigned32
 
 
 class OpenProducer(ControlRequest, frozen=True, array_like=True):
-    """Get a new producer id (0), or the next epoch of an id, which fences the last epoch."""
+    """Get a new producer id (0), or the next epoch of an id, which fences the last epoch.
+
+    A new id has at least the `window` that is asked for, so many batches of a partition under way
+    and remembered; one more is refused. 0, and what a set below format level 3 grants, is 64.
+    """
 
     declaration = Declaration(
         6,
@@ -203,6 +209,7 @@ class OpenProducer(ControlRequest, frozen=True, array_like=True):
     )
 
     producer: Natural = 0
+    window: Annotated[int, msgspec.Meta(ge=0, le=PIPELINE_WINDOW)] = 0
 
 
 class Follow(ControlRequest, frozen=True, array_like=True):

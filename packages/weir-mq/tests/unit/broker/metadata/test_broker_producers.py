@@ -11,7 +11,8 @@ import pytest
 from rigs.shards import producers_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.registry import ProducerOpened, TopicCreated
-from weir.errors import Fenced, ProducerExpired, UnknownProducer
+from weir.errors import Fenced, ProducerExpired, Unavailable, UnknownProducer
+from weir.model.ids import granted_at, window_of
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
@@ -124,3 +125,41 @@ def test_a_producer_that_is_known_to_the_partition_outlives_the_registrys_memory
             assert rig.answer(1, rig.batch(topic, idle, 0, b"v")).code == ProducerExpired.code
         assert rig.answer(1, rig.batch(other, steady, 0, b"v")).code == ProducerExpired.code
         assert rig.answer(1, m.OpenProducer(steady.producer)).code == ProducerExpired.code
+
+
+def test_an_id_has_the_window_that_was_asked_for(ready: Any) -> None:
+    rig, info, grant = ready
+    assert grant.producer >> 60 == 0
+    stamp = grant.producer
+    for asked, window in ((1, 1), (3, 4), (64, 64)):
+        found = rig.answer(1, m.OpenProducer(window=asked))
+        assert window_of(found.producer) == window
+        assert granted_at(found.producer) > stamp, "ids lie above every stamp of the shard"
+        stamp = granted_at(found.producer)
+        newer = rig.answer(1, m.OpenProducer(found.producer))
+        assert newer == m.ProducerGrant(found.producer, 1)
+        assert rig.answer(1, rig.batch(info, newer, 0, b"a")).offset >= 0
+    assert rig.shard.registry.catalog.last_stamp == stamp, "the window is no part of a stamp"
+    assert rig.answer(1, m.OpenProducer()).producer < 1 << 60
+
+
+def test_a_set_below_format_level_3_grants_no_windows(ready: Any) -> None:
+    rig, _, _ = ready
+    rig.shard.registry.catalog.nodes.level = 2
+    assert rig.answer(1, m.OpenProducer(window=1)).producer >> 60 == 0
+
+
+def test_an_old_id_with_a_window_is_refused_as_others_are(ready: Any) -> None:
+    rig, info, _ = ready
+    grant = rig.answer(1, m.OpenProducer(window=1))
+    rig.time.pass_ms(DEDUPE_HORIZON_MS + 1)
+    assert rig.answer(1, rig.batch(info, grant, 0, b"v")).code == ProducerExpired.code
+
+
+def test_no_id_is_granted_in_centuries_that_ids_cannot_tell(ready: Any) -> None:
+    rig, _, _ = ready
+    rig.time.wall = (1 << 60) >> 16
+    for window in (0, 4):
+        refused = rig.answer(1, m.OpenProducer(window=window))
+        assert refused.code == Unavailable.code
+        assert "the year 2527" in refused.message

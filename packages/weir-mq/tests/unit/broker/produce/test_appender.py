@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
+from rigs.shards import windows_of
 from weir.broker.produce import appender
 from weir.errors import (
     BadChecksum,
@@ -50,6 +51,60 @@ def test_exactly_the_next_sequence_is_accepted(ready: Any) -> None:
     assert (refusal.code, refusal.detail) == (SequenceGap.code, 3)
     # Counterexample 15: the refused one leaves no trace, the missing one is no duplicate.
     assert rig.answer(1, rig.batch(info, grant, 3, b"d")).offset == 3
+
+
+@pytest.mark.parametrize("window", [1, 2, 64])
+def test_a_window_is_kept_to(ready: Any, window: int) -> None:
+    """One batch more than its answers are kept for is refused, and leaves no trace."""
+    rig, info, _ = ready
+    grant = rig.answer(1, m.OpenProducer(window=window))
+    requests = [rig.batch(info, grant, n, b"%d" % n) for n in range(window + 1)]
+    asked = [rig.ask(1, request) for request in requests]
+    again = rig.ask(1, requests[0])
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert [replies[number].offset for number in asked[:-1]] == [*range(window)]
+    assert replies[asked[-1]].code == BadRequest.code
+    assert f"its window of {window} under way" in replies[asked[-1]].message
+    assert replies[again].duplicate, "a repeat is none more"
+    # A confirm makes room, and each of the window's answers is kept.
+    assert rig.answer(1, requests[-1]).offset == window
+    for request in requests[1:]:
+        assert rig.answer(1, request).duplicate
+    assert rig.answer(1, requests[0]).code == SequenceReused.code
+    assert not windows_of(rig, info.addresses[0].group)
+
+
+def test_an_id_without_a_window_is_not_held_to_one(ready: Any) -> None:
+    """Clients of releases before format level 3 keep to 64 by themselves."""
+    rig, info, grant = ready
+    asked = [rig.ask(1, rig.batch(info, grant, n, b"v")) for n in range(PIPELINE_WINDOW + 2)]
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert [replies[number].offset for number in asked] == [*range(PIPELINE_WINDOW + 2)]
+
+
+def test_what_is_confirmed_as_received_takes_no_room(ready: Any) -> None:
+    rig, info, _ = ready
+    grant = rig.answer(1, m.OpenProducer(window=1))
+    requests = [rig.batch(info, grant, n, b"v") for n in range(3)]
+    asked = [
+        rig.ask(1, m.Produce(one.address, one.seen, one.batch, m.Level.RECEIVED))
+        for one in requests
+    ]
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert [replies[number].offset for number in asked] == [-1, -1, -1]
+
+
+def test_an_epoch_has_a_window_of_its_own(ready: Any) -> None:
+    rig, info, _ = ready
+    grant = rig.answer(1, m.OpenProducer(window=1))
+    first = rig.ask(1, rig.batch(info, grant, 0, b"a"))
+    assert windows_of(rig, info.addresses[0].group) == {(grant.producer, 0): 1}
+    rig.settle()
+    assert dict(rig.replies[1])[first].offset == 0
+    assert not windows_of(rig, info.addresses[0].group)
 
 
 def test_pending_entries_count_in_dedupe(ready: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from weir.broker.records.snapshots import Frozen, Packing, crc_from, pack, pack_onto, taken, unpack
 from weir.broker.state.clusters import ClusterState
-from weir.broker.state.dedupe import Answer
+from weir.broker.state.producers import Answer
 from weir.broker.state.state import PartitionState
 from weir.codec import crc32c
 from weir.testing.simulator.disk import SimDisk

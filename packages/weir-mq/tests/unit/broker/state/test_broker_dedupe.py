@@ -1,9 +1,8 @@
-"""The dedupe tables against plain dicts."""
+"""The dedupe table of devices against a plain dict."""
 
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -14,48 +13,13 @@ from hypothesis import strategies as st
 from rigs.shards import stripes_of
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import dedupe
-from weir.broker.state.dedupe import (
-    PARTS,
-    Answer,
-    EpochFloors,
-    Known,
-    Origin,
-    OriginTable,
-    ProducerTable,
-)
+from weir.broker.state.dedupe import EpochFloors, Origin, OriginTable
 from weir.model.columns import epoch_of
-from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
+from weir.model.limits import DEVICE_WINDOW
 
 
 def through_msgpack(data: Any) -> Any:
     return unpack(pack(data))
-
-
-writes = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(1, 5)), max_size=300)
-
-
-@given(writes)
-def test_producers_agree_with_a_dict(rows: list[tuple[int, int, int]]) -> None:
-    table = ProducerTable()
-    twin: dict[int, tuple[int, list[Answer]]] = {}
-    for stamp, (producer, epoch, messages) in enumerate(rows):
-        held_epoch, answers = twin.get(producer, (epoch, []))
-        if held_epoch != epoch:
-            answers = []
-        sequence = answers[-1].sequence + answers[-1].messages if answers else 0
-        answer = Answer(sequence, messages, 10 * stamp, stamp, stamp ^ 0xFFFFFFFFFFFFFFFF)
-        table.record(producer, epoch, answer)
-        twin[producer] = (epoch, [*answers, answer])
-    copy = ProducerTable.decode(through_msgpack(table.encode()))
-    for kept in (table, copy):
-        assert len(kept) == len(twin)
-        for producer, (epoch, answers) in twin.items():
-            end = answers[-1].sequence + answers[-1].messages
-            assert kept.known(producer) == Known(epoch, end)
-            for answer in answers[-PIPELINE_WINDOW:]:
-                assert kept.answer(producer, answer.sequence) == answer
-            for answer in answers[:-PIPELINE_WINDOW]:
-                assert kept.answer(producer, answer.sequence) is None
 
 
 hubs = st.sampled_from([1, 2, 3, 1 << 40, (1 << 64) - 1])
@@ -110,53 +74,8 @@ def test_forgetting_in_a_full_stripe_loses_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nobody_is_known_at_first() -> None:
-    assert ProducerTable().known(1) is None
-    assert ProducerTable().answer(1, 0) is None
     assert OriginTable().known(1, 2) is None
     assert len(OriginTable()) == 0
-
-
-def test_producers_expire_by_stamp() -> None:
-    table = ProducerTable()
-    table.record(1, 0, Answer(0, 1, 0, 100, 0))
-    table.record(2, 0, Answer(0, 1, 1, 200, 0))
-    assert table.expire(101, range(PARTS)) == 1
-    assert table.known(1) is None
-    assert table.known(2) == Known(0, 1)
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 60)), max_size=60),
-    st.booleans(),
-)
-def test_whoever_wrote_last_below_the_horizon_expires(
-    steps: list[tuple[bool, int, int]], decoded: bool
-) -> None:
-    table, last = ProducerTable(), dict[int, int]()
-    for expires, producer, stamp in steps:
-        if expires:
-            gone = {one for one, at in last.items() if at < stamp}
-            assert table.expire(stamp, range(PARTS)) == len(gone)
-            last = {one: at for one, at in last.items() if one not in gone}
-        else:
-            table.record(producer * PARTS, 0, Answer(0, 1, 0, stamp, 0))
-            last[producer * PARTS] = stamp
-        if decoded:
-            table = ProducerTable.decode(unpack(pack(table.encode())))
-        assert {one for one in range(0, 4 * PARTS, PARTS) if table.known(one)} == last.keys()
-
-
-def test_a_producer_may_write_more_than_four_billion_batches() -> None:
-    head = dedupe._HEAD.pack(0, 0xFFFFFFFF, 7, 1)
-    full = bytes(dedupe._ANSWER.size) * PIPELINE_WINDOW
-    row = head + full
-    packed = array("Q", [1]).tobytes(), array("I", [len(row)]).tobytes(), row
-    table = ProducerTable.decode([packed])
-    for sequence in range(7, 7 + 2 * PIPELINE_WINDOW):
-        table.record(1, 0, Answer(sequence, 1, sequence, sequence, 0))
-    assert table.known(1) == Known(0, 7 + 2 * PIPELINE_WINDOW)
-    assert table.answer(1, 7 + PIPELINE_WINDOW) is not None
-    assert table.answer(1, 7) is None
 
 
 messages = st.lists(
@@ -317,21 +236,6 @@ def test_an_idle_partition_pays_for_no_stripe() -> None:
     assert stripes_of(table) == []
     table.record(1, 1, 1, 0, 1, 1)
     assert len(stripes_of(table)) == 1
-
-
-@given(writes, writes)
-def test_a_snapshot_of_producers_stays_what_it_was(
-    before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]
-) -> None:
-    table = ProducerTable()
-    for stamp, (producer, epoch, messages) in enumerate(before):
-        table.record(producer, epoch, Answer(stamp, messages, stamp, stamp, 7))
-    frozen, packed = table.encode(), pack(table.encode())
-    for stamp, (producer, epoch, messages) in enumerate(after, len(before)):
-        table.record(producer, epoch, Answer(stamp, messages, stamp, stamp, 8))
-    table.expire(len(before), range(PARTS))
-    assert pack(frozen) == packed
-    assert pack(ProducerTable.decode(unpack(packed)).encode()) == packed
 
 
 @given(messages, messages)

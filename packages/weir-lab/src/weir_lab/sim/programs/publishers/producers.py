@@ -19,6 +19,7 @@ from weir.errors import (
 )
 from weir.model.batch_builder import encode
 from weir.model.columns import References
+from weir.model.ids import window_of
 from weir.model.limits import PIPELINE_WINDOW
 from weir.protocol.client import messages as m
 from weir.testing.simulator.world import EPOCH_MS, MS
@@ -53,6 +54,8 @@ class Batch:
     data: bytes
     operation: Operation
     send: int = 0
+    #: How many were made before it.
+    number: int = 0
 
 
 class Values:
@@ -101,6 +104,7 @@ class Producer(Client):
         self._sequence = 0
         self._sends = 0
         self._seen = 0
+        self._made = 0
         self._held: list[Batch] = []
         self._done: list[Batch] = []
         self._paused = False
@@ -117,7 +121,7 @@ class Producer(Client):
     def ready(self) -> None:
         """Open a producer id once; then send again whatever has no answer."""
         if self._grant is None:
-            self.ask(m.OpenProducer(), self._opened)
+            self.ask(m.OpenProducer(window=self._window), self._opened)
         else:
             self._send_all()
             self._run()
@@ -147,9 +151,13 @@ class Producer(Client):
         """Whether another batch may go out: the broker remembers so many answers behind the first
         that is not confirmed, and not more.
         """
-        first = self._held[0].publish.sequence if self._held else None
-        span = 0 if first is None else self._sequence - first
-        return len(self._held) < self._window and span < PIPELINE_WINDOW
+        span = self._made - self._held[0].number if self._held else 0
+        return len(self._held) < self._window and span < self._remembered
+
+    @property
+    def _remembered(self) -> int:
+        """How many answers the broker keeps."""
+        return window_of(self._grant.producer) if self._grant is not None else 0
 
     def _until_next(self) -> int:
         if not self._burst and self.scene.brokers.far and self.world.chance(_BURST):
@@ -165,15 +173,18 @@ class Producer(Client):
             return
         if self._has_room and (batch := self._compose()) is not None:
             self._left -= 1
+            batch.number = self._made
+            self._made += 1
             self._held.append(batch)
             self._sequence += max(1, len(batch.publish.values))
             self._send_all()
             if self.world.chance(_TWICE):
                 self._send(self.world.dice.choice(self._held))
         # Within the window of answers that the broker keeps, counting those under way.
-        near = PIPELINE_WINDOW - len(self._held)
-        if self._done and near > 0 and self.world.chance(_RESEND):
-            self._send(self.world.dice.choice(self._done[-near:]))
+        oldest = self._made - self._remembered
+        near = [batch for batch in self._done[-PIPELINE_WINDOW:] if batch.number >= oldest]
+        if near and self.world.chance(_RESEND):
+            self._send(self.world.dice.choice(near))
         if self.world.chance(_MISCHIEF):
             self._cheat()
         self._run()
