@@ -157,6 +157,20 @@ def test_clusters_with_tags_have_these_bytes() -> None:
         assert decode_reply(frame) == reply
 
 
+@pytest.mark.parametrize(
+    ("tags", "data"),
+    [
+        ((), "020012001400000009000000000000009a940301ce0001000202a1630506070800c090c3"),
+        (("a",), "020012001600000009000000000000009a940301ce0001000202a1630506070800c091a161c3"),
+    ],
+)
+def test_pulls_of_offsets_only_have_these_bytes(tags: tuple[str, ...], data: str) -> None:
+    pull = m.Pull(Address(3, 1, 65538, 2), "c", 5, 6, 7, 8, Mode.SHARED, None, tags, True)
+    assert b"".join(encode_request(pull, 9)).hex() == data
+    (frame,) = ClientStream().receive(bytes.fromhex(data))
+    assert decode_request(frame) == pull
+
+
 def test_pings_and_extends_of_an_earlier_release_are_read() -> None:
     (ping,) = ClientStream().receive(bytes.fromhex("0200020001000000020000000000000090"))
     assert decode_request(ping) == m.Ping()

@@ -17,6 +17,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login
 from weir.protocol.client.tokens import RenewToken
 from weir.relay.messages import decode_question
+from weir.relay_node.consumers.clusters import ClusterCounts, ClusterRequest, ClusterRequests
 from weir.relay_node.host import RelayHost
 from weir.relay_node.requests import AnswerRoom, RelayRequests
 from weir.relay_node.sessions import Channel, ReaderSession, refused_dialect
@@ -37,6 +38,12 @@ class RelayGate:
         """Answer by `requests` of a host what may be answered."""
         self._host = host
         self._requests = requests
+        self._clusters = ClusterRequests(host, requests)
+
+    @property
+    def cluster_counts(self) -> ClusterCounts:
+        """What was done for consumers of clusters."""
+        return self._clusters.counts
 
     def session(self, channel: Channel) -> ReaderSession:
         """Return the session of a client that came by a connection."""
@@ -53,6 +60,11 @@ class RelayGate:
             return await session.log_in(request)
         if isinstance(request, RenewToken):
             return await session.renew(request)
+        if isinstance(request, ClusterRequest):  # the core looks for its rights
+            session.check_greeted()
+            return await self._clusters.answer(request, room, session)
+        if isinstance(request, m.Ping) and request.begun:
+            session.tell_begun(request)
         if not self._host.config.is_private or isinstance(request, m.Ping):
             return await self._requests.answer(request, room)
         session.check_greeted()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from weir.model.ids import partition_of
+from weir.relay_node.consumers.clusters import ClusterCounts
 from weir.relay_node.host import RelayHost, steady_ms
 from weir.relay_node.listener import RelayTls
 from weir.relay_node.partitions import Held
@@ -54,8 +55,13 @@ def lag_of(held: Held, now_ms: int) -> Lag:
 class RelayMonitor:
     """Makes the figures and pages of a running relay."""
 
-    def __init__(self, host: RelayHost, tls: RelayTls, connections: Callable[[], int]) -> None:
-        """Look at a host, at its certificate, and at how many `connections` clients have to it."""
+    def __init__(
+        self, host: RelayHost, tls: RelayTls, connections: Callable[[], int], counts: ClusterCounts
+    ) -> None:  # fmt: skip
+        """Look at a host, at its certificate, at how many `connections` clients have to it, and at
+        what it did for clusters.
+        """
+        self._counts = counts
         self._host = host
         self._tls = tls
         self._connections = connections
@@ -107,6 +113,17 @@ class RelayMonitor:
                     one(host.disk.unsynced))  # fmt: skip
         yield gauge("disk_failing", "Whether the disk fails at this, 1 or 0.",
                     [({"kind": kind}, kind in failing) for kind in DISK_KINDS])  # fmt: skip
+        counts = self._counts
+        yield gauge("acks_pending", "Acks of clusters that wait for a core that is away.",
+                    one(len(counts.pending)))  # fmt: skip
+        yield gauge("acks_pending_seconds", "Seconds that the oldest of them has waited.",
+                    one(counts.pending_seconds))  # fmt: skip
+        yield Family("weir_relay_granted_messages_total", "counter",
+                     "Messages that consumers of clusters were given.",
+                     one(counts.granted))  # fmt: skip
+        yield Family("weir_relay_granted_from_core_total", "counter",
+                     "Of these, messages that were not here and were read from the core.",
+                     one(counts.from_core))  # fmt: skip
         if (serving := self._tls.serving) is not None:
             yield gauge("certificate_ends_seconds",
                         "When the relay's certificate ends, in seconds since 1970.",

@@ -171,7 +171,7 @@ class RelayRequests:
         if handler is None:
             core = self._host.config.core
             raise BadRequest(
-                f"this node is a relay of {core} and serves reads alone: connect to {core} for "
+                f"this node is a relay of {core} and takes no writes: connect to {core} for "
                 f"{type(request).__name__}"
             )
         return await handler(request)
@@ -214,14 +214,14 @@ class RelayRequests:
         return found[:_PAGE], len(found) > _PAGE
 
     async def _describe_partition(self, request: a.DescribePartition) -> m.Reply:
-        _, held = self._partition(request.address)
+        _, held = self.partition(request.address)
         state = held.state
         return a.PartitionInfo(
             state.start, state.end, state.ranges.total, [], [self._host.founded.node]
         )
 
     async def _tell_leader(self, request: a.AskLeader) -> m.Reply:
-        self._partition(request.address)
+        self.partition(request.address)
         node = self._host.founded.node
         return a.LeaderInfo(node, 1, (node,))
 
@@ -230,16 +230,16 @@ class RelayRequests:
         for readers.
         """
         group, offset = request.address.group, request.offset
-        _, held = self._partition(request.address)
+        _, held = self.partition(request.address)
         if reads.presence_in(held.state, offset) is Presence.STORED:
             await room.take()
-            _, held = self._partition(request.address)
+            _, held = self.partition(request.address)
         state = held.state
         presence, stamp, received_ms = reads.presence_in(state, offset), 0, 0
         start, end = state.start, state.end
         if presence is Presence.STORED:
             (index,) = state.entries_from(offset, offset + 1, 1)
-            found = await self._entries(group, held, [index])
+            found = await self.entries(group, held, [index])
             if index not in found:
                 raise Unavailable(f"offset {offset} is not durable here yet: ask again shortly")
             presence, stamp, received_ms = reads.found_in(found[index], offset)
@@ -279,7 +279,10 @@ class RelayRequests:
             raise Unauthorized(f"the core lets nobody read this topic here: {why}")
         return topic
 
-    def _partition(self, address: Address) -> tuple[RelayedTopic, Held]:
+    def partition(self, address: Address) -> tuple[RelayedTopic, Held]:
+        """Return a partition that is relayed here, and its topic. Raises `UnknownTopic`, and
+        `Unauthorized` while the core lets nobody read it here.
+        """
         topic = self._host.topics.get(topic_of(address.group))
         held = self._host.partitions.held.get(address.group)
         if topic is None or held is None:
@@ -291,7 +294,7 @@ class RelayRequests:
     async def _positions(
         self, request: m.Positions, room: AnswerRoom, asker: CoreAsker
     ) -> m.Reply:  # fmt: skip
-        _, held = self._partition(request.address)
+        _, held = self.partition(request.address)
         state = held.state
         if not state.begun:
             raise Unavailable("nothing has come to this relay yet: try again shortly")
@@ -306,16 +309,16 @@ class RelayRequests:
         group = request.address.group
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        _, held = self._partition(request.address)
+        _, held = self.partition(request.address)
         heard = held.answers
         while True:
-            topic, held = self._partition(request.address)
+            topic, held = self.partition(request.address)
             news = topic.news[group]
             reads.check_fetch(held.state, request, topic.info.full_name, self._host.config.core)
             plan = reads.plan_of(held.state, request)
             if plan is not None:
                 await room.take()
-                found = await self._entries(group, held, plan.indexes)
+                found = await self.entries(group, held, plan.indexes)
                 portion = reads.read_portion(plan, found, held.state)
                 if portion is not None:
                     return reads.fetched_of(request, portion, held.committed, held.mark)
@@ -338,9 +341,7 @@ class RelayRequests:
             )
         return reads.nothing_for(request, held.committed, held.mark)
 
-    async def _entries(
-        self, group: int, held: Held, indexes: Sequence[int]
-    ) -> Mapping[int, Buffer]:
+    async def entries(self, group: int, held: Held, indexes: Sequence[int]) -> Mapping[int, Buffer]:
         """Read entries. Raises `Unavailable` where they are damaged, or the disk has not given them
         for a while: they are pulled again then. A core that is away would not bring them back.
         """
@@ -370,7 +371,7 @@ class RelayRequests:
         deadline = loop.time() + CHUNKS_WAIT_SECONDS
         await room.take()
         while True:
-            _, held = self._partition(request.address)
+            _, held = self.partition(request.address)
             reads.check_chunk(held.state, request.index, held.is_behind)
             flushed = self._host.disk.flushed
             if chunks := await self._chunks(held, request):
@@ -387,7 +388,7 @@ class RelayRequests:
         count = min(request.count, CHUNKS_PER_FETCH_MAX)
         chunks, size = list[Buffer](), 0
         for index in reads.chunk_indexes(held.state, request.index, count):
-            found = await self._entries(request.address.group, held, [index])
+            found = await self.entries(request.address.group, held, [index])
             some = reads.chunks_in([index], found)
             size += sum(map(len, some))
             if not some or (chunks and size > min(request.max_bytes, FETCH_BYTES_MAX)):
@@ -401,7 +402,7 @@ class RelayRequests:
         """Answer what a relay below asks, once there is something to tell."""
         group, founded = request.address.group, self._host.founded
         message = decode_question(request.message, group)
-        self._partition(request.address)
+        self.partition(request.address)
         if message.system != founded.system:
             raise WrongSystem(f"this is system {founded.system:x}", founded.system)
         if (message.brokerset, message.node) == (founded.brokerset, founded.node):

@@ -132,7 +132,8 @@ async def _serve(
         store = await asyncio.to_thread(RelayStore.open, disk, founded.system)
         relay = RelayHost(config, folder, founded, RelayDisk(disk, store))
         tls = RelayTls()
-        listener = Listener(RelayGate(relay, RelayRequests(relay)), tls)
+        gate = RelayGate(relay, RelayRequests(relay))
+        listener = Listener(gate, tls)
         relay.start(network)
         try:
             async with AsyncExitStack() as stack:
@@ -140,7 +141,9 @@ async def _serve(
                 await stack.enter_async_context(certified(tls, files, folder.path, shard=0))
                 with in_words(*at, "--port"):
                     await listener.start(*at)
-                monitor = RelayMonitor(relay, tls, lambda: listener.connections)
+                monitor = RelayMonitor(
+                    relay, tls, lambda: listener.connections, gate.cluster_counts
+                )
                 pages = 0
                 if config.metrics is not None:
                     with in_words(*config.metrics, "--metrics"):

@@ -10,6 +10,7 @@ is kept as long as the client is here: when the core ends it, the client is let 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -116,11 +117,7 @@ class ReaderSession:
             if reply.user != self.user:
                 raise NotAuthenticated(f"this connection is of {self.user}, not of {reply.user}")
             return reply
-        welcome = await self._ask(m.Hello("weir-relay-reader", self._system))
-        if not isinstance(welcome, m.Welcome):
-            raise RemoteProtocolError("the core answered hello with something else")
-        check_broker(self._upstream.peer, welcome.system, welcome.node, "the core")
-        self._upstream.greeted(welcome)
+        await self._greet(self._upstream)
         self.user = reply.user
         return reply
 
@@ -192,10 +189,18 @@ class ReaderSession:
 
     async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
         """Return what the core answers to this client. Raises its refusal, and `Unavailable`."""
+        if not self._config.is_private:
+            await self._connect()
         found = await self._ask(request, wait)
         if not isinstance(found, reply):
             raise RemoteProtocolError(f"the core answered no {reply.__name__}")
         return found
+
+    def tell_begun(self, ping: m.Ping) -> None:
+        """Pass on what a consumer works on: it counts as tried, if the consumer is lost."""
+        if self._upstream is not None:
+            with suppress(WeirError):  # its next pull says it again
+                self._upstream.send(ping, _ignore)
 
     async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
         """Return full names of topics that the core tells this client of, behind `after`, and up
@@ -249,6 +254,32 @@ class ReaderSession:
                 self.close()
             raise error
 
+    async def _connect(self) -> None:
+        """Have a connection to the core for a client that logs in nowhere. Raises `Unavailable`."""
+        if self._upstream is not None and not self._upstream.over.is_set():
+            return
+        async with self._dialling:
+            if self._upstream is None or self._upstream.over.is_set():
+                found = await self._dial()
+                try:
+                    await self._greet(found)
+                except BaseException:
+                    found.abort()
+                    raise
+                self._upstream = found
+
+    async def _greet(self, upstream: Connection) -> None:
+        try:
+            welcome = await upstream.request(m.Hello("weir-relay-reader", self._system), _TIMEOUT)
+        except Disconnected:
+            raise Unavailable(
+                f"the core at {self._config.core} does not answer: try again shortly"
+            ) from None
+        if not isinstance(welcome, m.Welcome):
+            raise RemoteProtocolError("the core answered hello with something else")
+        check_broker(upstream.peer, welcome.system, welcome.node, "the core")
+        upstream.greeted(welcome)
+
     async def _dial(self) -> Connection:
         tls = files_of(self._config.hosts)
         why: Exception | None = None
@@ -270,6 +301,10 @@ class ReaderSession:
 
 def _make() -> Connection:
     return Connection(Senders())
+
+
+def _ignore(_: int, __: m.Reply | Disconnected) -> None:
+    """A pong says nothing new."""
 
 
 def refused_dialect(request: m.Request) -> BadRequest:

@@ -17,6 +17,7 @@ import pytest
 import weir
 from rigs.certificates import TestCa
 from rigs.clients import pool_of
+from rigs.consuming import take
 from rigs.relay_nodes import fill, frame, make_small, offsets, play, relay, spoken, started_relay
 from rigs.tokens import IDP, IDP_KEY, token_of
 from weir.access.tokens import write_jwks
@@ -458,6 +459,36 @@ def pull_of(system: int, address: Address, of: tuple[int, int], *tags: str) -> m
     partition = topic_of(address.group), partition_of(address.group)
     pull = Pull(system, *of, *partition, 1, 0, 0, 1, tags or None, 1 << 20, 0, LIMIT_MAX)
     return m.AskRelay(address, b"".join(encode_message(pull)))
+
+
+def test_users_consume_through_a_relay_what_they_may_consume(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with as_user(core.url, "root", "rr") as root:
+            rules = [
+                AccessRule(("consume", "describe"), "topic", "t"),
+                AccessRule(("consume",), "cluster", "t:hers"),
+            ]
+            await root.access.change_rules("crew", rules[:1])
+            await root.access.change_rules(
+                "hers", [AccessRule(("describe",), "topic", "t"), rules[1]]
+            )
+            await root.access.create_user("cat", "cc", ["crew"])
+            await root.access.create_user("eve", "ee", ["some", "hers"])
+        async with (
+            relay(core, tmp_path, credentials=RELAY) as url,
+            as_user(url, "cat", "cc") as cat,
+            as_user(url, "eve", "ee") as eve,
+        ):
+            await here(cat)
+            for client, cluster in ((cat, "his"), (eve, "hers")):
+                async with client.consumer("t", cluster=cluster) as consumer:
+                    found = [int((await take(consumer)).value) for _ in range(12)]
+                assert sorted(found) == list(range(12))
+            with pytest.raises(Unauthorized):
+                async with eve.consumer("t", cluster="his") as consumer:
+                    await anext(consumer)
+
+    play(work)
 
 
 def test_a_relay_below_pulls_as_who_may_read_and_not_as_who_may_consume(

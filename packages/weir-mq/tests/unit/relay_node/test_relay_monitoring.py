@@ -22,6 +22,7 @@ from weir.relay.entries import FilterSet, GapTold, Relayed, StartMoved
 from weir.relay.partition import RelayPartition
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
+from weir.relay_node.consumers.clusters import ClusterCounts
 from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms
 from weir.relay_node.listener import RelayTls
 from weir.relay_node.monitoring import Lag, RelayMonitor, lag_of
@@ -135,7 +136,7 @@ def certified(days: float, problem: str = "") -> RelayTls:
 
 def answer(host: Broken, path: str) -> tuple[int, str]:
     async def ask() -> tuple[int, str]:
-        monitor = RelayMonitor(cast(RelayHost, host), RelayTls(), lambda: 4)
+        monitor = RelayMonitor(cast(RelayHost, host), RelayTls(), lambda: 4, ClusterCounts())
         async with monitor.pages().listening("127.0.0.1", 0) as port:
             return await asyncio.to_thread(page, f"127.0.0.1:{port}", path)
 
@@ -143,8 +144,11 @@ def answer(host: Broken, path: str) -> tuple[int, str]:
 
 
 def examined(tls: RelayTls) -> dict[str, Finding]:
+    counts = ClusterCounts()
+    counts.pending[0] = time.monotonic() - 30
+
     async def look() -> list[Finding]:
-        monitor = RelayMonitor(cast(RelayHost, Broken()), tls, lambda: 4)
+        monitor = RelayMonitor(cast(RelayHost, Broken()), tls, lambda: 4, counts)
         async with monitor.pages().listening("127.0.0.1", 0) as port:
             return await asyncio.to_thread(examine_relay, f"127.0.0.1:{port}")
 
@@ -155,9 +159,10 @@ def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
     found = examined(certified(-1))
     assert {one.check: one.state for one in found.values()} == {
         "relay-core": "fail", "relay-access": "fail", "relay-lag": "warn", "relay-disk": "fail",
-        "relay-gaps": "warn", "relay-certificate": "warn",
+        "relay-gaps": "warn", "relay-certificate": "warn", "relay-acks": "warn",
     }  # fmt: skip
     assert "has ended" in found["relay-certificate"].found
+    assert "1 acks of clusters wait for the core, the oldest for 30 s" in found["relay-acks"].found
     assert "came 65 s ago" in found["relay-core"].found
     assert "1 topics" in found["relay-access"].found
     assert "100 messages behind" in found["relay-lag"].found

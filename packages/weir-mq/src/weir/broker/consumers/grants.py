@@ -251,12 +251,16 @@ class Grants:
         first, behind, reading = runs[0][0], runs[-1][1], pick.reading
         # As they are now: of what goes past retention while it is read, they are forgotten.
         voids = Ranges(self._context.state.voids.within(first, behind))
-        wanted = frozenset(waiter.request.tags)
+        wanted, is_bare = frozenset(waiter.request.tags), waiter.request.offsets_only
+        is_read = bool(wanted) or not is_bare  # the relay that asked has the messages
         self._sifting += bool(wanted)
 
         def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
-            self._sifting -= bool(wanted)
-            reached = pick.first if failure else min(reading.reached(payloads), behind)
+            reached = behind
+            if is_read:
+                self._sifting -= bool(wanted)
+                reached = pick.first if failure else min(reading.reached(payloads), behind)
+                self._context.doubtful.discard(pick.first, reached)
             if reached > first:
                 some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
                 ahead_ms = milliseconds_of(record.stamp) - self._context.time.wall_ms()
@@ -267,8 +271,8 @@ class Grants:
                 if some:
                     reply = Granted(
                         waiter.request.address, index, record.deadline, some[0][0], some[-1][1],
-                        attempts, record.stamp, some if len(some) > 1 else (), tuple(kept),
-                        max(ahead_ms, 0),
+                        attempts, record.stamp, some if len(some) > 1 else (),
+                        () if is_bare else tuple(kept), max(ahead_ms, 0),
                     )  # fmt: skip
                     self._outbox.reply(waiter.caller, reply)
                 elif record.cluster in self.pickers:
@@ -278,14 +282,16 @@ class Grants:
             else:
                 text = f"the messages from offset {reached} on cannot be read"
                 self._outbox.refuse(waiter.caller, failure or Unavailable(text))
-            self._context.doubtful.discard(pick.first, reached)
             self.pickers.handed_out(record.cluster, index, reached)
             if reached < behind:
                 self.pickers.unread(record.cluster, index, reached, behind)
             if reached < behind or self.pickers.keep_order(record.cluster):
                 self.serve(record.cluster)
 
-        self._context.reads.start(reading, answer)
+        if is_read:
+            self._context.reads.start(reading, answer)
+        else:
+            answer((), None)
 
     def _sift(
         self, name: str, wanted: frozenset[str], payloads: Sequence[Buffer], runs: Sequence[Run],
@@ -467,7 +473,7 @@ class Grants:
         picker, waiter = self.pickers[name], queue.pulls.first(peer)
         cluster = self._context.state.clusters.get(name)
         pick = picker.pick(queue, waiter.request)
-        if pick is not None and cluster is not None and self._is_outdated(name, cluster, waiter):
+        if pick is not None and _is_outdated(self.leases, name, cluster, waiter):
             picker.gave_up(pick)
             self._answer_nothing(name, queue, [queue.pulls.pop(peer)])
         elif pick is not None:
@@ -479,13 +485,6 @@ class Grants:
         else:
             return False
         return True
-
-    def _is_outdated(self, name: str, cluster: ClusterState, waiter: Wait[Pull]) -> bool:
-        """Whether a peer may have begun more than its pull says: a lease of it has ended since."""
-        session, came_ms = waiter.caller.session, waiter.came_ms
-        if waiter.request.begun is None:
-            return False
-        return self.leases.has_ended_since(name, cluster, session, came_ms)
 
     def _propose(self, name: str, queue: PullQueue, waiter: Wait[Pull], pick: Pick) -> bool:
         picker, session = self.pickers[name], waiter.caller.session
@@ -572,6 +571,15 @@ class Grants:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
         if self._context.group.accepts:
             self._context.group.propose(of_control(GrantsReleased(session, counted)))
+
+
+def _is_outdated(
+    leases: Leases, name: str, cluster: ClusterState | None, waiter: Wait[Pull]
+) -> bool:  # fmt: skip
+    """Whether a peer may have begun more than its pull says: a lease of it has ended since."""
+    if cluster is None or waiter.request.begun is None:
+        return False
+    return leases.has_ended_since(name, cluster, waiter.caller.session, waiter.came_ms)
 
 
 def _due_ms(queue: PullQueue, name: str, state: PartitionState) -> int:

@@ -29,6 +29,7 @@ def examine_relay(place: str) -> list[Finding]:
         advice = "give the HOST:PORT that a relay was started with as --metrics"
         return [Finding("relay", "fail", f"{url} is not of a relay", advice)]
     found = [_core(figures), _access(figures), _lag(figures), _disk(figures), _gaps(figures)]
+    found.append(_acks(figures))
     return [*found, *_certificate(figures, time.time())]
 
 
@@ -93,6 +94,19 @@ def _gaps(figures: Figures) -> Finding:
     )
     found = f"{lost:,} messages of {named}{more} were lost before the relay had pulled them"
     return Finding("relay-gaps", "warn", found, advice)
+
+
+def _acks(figures: Figures) -> Finding:
+    pending = int(figures.total("weir_relay_acks_pending"))
+    if not pending:
+        return Finding("relay-acks", "ok", "no ack of a cluster waits for the core")
+    oldest = figures.total("weir_relay_acks_pending_seconds")
+    found = f"{pending:,} acks of clusters wait for the core, the oldest for {oldest:,.0f} s"
+    advice = (
+        "once relay-core is ok, they are done or reported as stale: messages whose leases end "
+        "before that are granted again, so keep an inbox"
+    )
+    return Finding("relay-acks", "warn", found, advice)
 
 
 def _certificate(figures: Figures, now: float) -> list[Finding]:

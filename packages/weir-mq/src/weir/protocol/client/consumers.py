@@ -77,6 +77,7 @@ class OpenCluster(ControlRequest, frozen=True, array_like=True):
 
 class Granted(msgspec.Struct, frozen=True):
     """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when the time was up.
+    To a pull of offsets only, `batches` are empty.
 
     With `runs`, only the messages of the runs [first, next) are granted, whatever else the batches
     hold. `deadline` is the stamp at which the lease ends; `stamp` is the time of the grant, which
@@ -116,6 +117,9 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     Once a lease of the client has ended that ran when the pull came, the pull is answered with
     nothing, for the client may have begun more since. None: the client does not say, as those of
     earlier releases. `tags` are the cluster's, as in `OpenCluster`: other ones are refused.
+
+    With `offsets_only`, the grant has no batches: a relay adds them from its own log. A broker of
+    an earlier release sends them all the same.
     """
 
     declaration = Declaration(
@@ -151,6 +155,7 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     mode: Mode = Mode.SHARED
     begun: Runs | None = None
     tags: WantedTags = ()
+    offsets_only: bool = False
 
 
 class Withdrawn(ControlReply, frozen=True, array_like=True):

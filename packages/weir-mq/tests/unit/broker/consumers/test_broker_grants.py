@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rigs.shards import deadlines_of, waits_for_nobody
 from weir.broker.api.events import Closed
 from weir.broker.consumers import acks, leases
+from weir.broker.runtime.reads import Reads
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
 from weir.model.limits import GRANT_MS_MAX
@@ -70,6 +72,20 @@ def test_a_grant_leaves_after_its_commit_with_its_messages(crew: Crew) -> None:
     batches = [b for part in granted.batches for b in split(part, granted.address.group)]
     values = {b.header.first_offset: b.values() for b in batches}
     assert [values[offset] for offset in (0, 1, 2)] == [[b"m0"], [b"m1"], [b"m2"]]
+
+
+def test_a_pull_of_offsets_only_is_granted_without_bytes_or_reads(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = crew.rig
+    with monkeypatch.context() as patched:
+        patched.setattr(Reads, "start", lambda *_: pytest.fail("something is read"))
+        granted = rig.answer(1, structs.replace(crew.pull(), offsets_only=True))
+    assert (span(granted), granted.batches, granted.attempts) == ((0, 3), (), 1)
+    whole = rig.answer(2, crew.pull())
+    assert span(whole) == (3, 6)
+    assert whole.batches
+    assert rig.answer(1, crew.ack((granted.fence, 0, 3))).done == 3
 
 
 def test_several_pulls_in_one_flush_get_different_messages(crew: Crew) -> None:

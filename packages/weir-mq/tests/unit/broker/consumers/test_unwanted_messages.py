@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from weir.broker.api import effects as ef
 from weir.errors import NotLeader
@@ -60,6 +61,13 @@ def test_many_entries_of_other_tags_are_passed_without_a_tick(
     desk.publish("a")
     desk.rig.answer(1, desk.pull(mode=mode))
     assert desk.granted(1) == [(9, 10)]
+
+
+def test_a_pull_of_offsets_only_names_what_has_a_tag(desk: Desk) -> None:
+    for tag in "bab":
+        desk.publish(tag)
+    told = desk.rig.answer(1, structs.replace(desk.pull(), offsets_only=True))
+    assert (told.offset, told.next_offset, told.batches) == (1, 2, ())
 
 
 def test_delayed_messages_of_other_tags_are_done_when_they_are_due(desk: Desk) -> None:

@@ -1,0 +1,1 @@
+"""Consumers of clusters at a relay."""

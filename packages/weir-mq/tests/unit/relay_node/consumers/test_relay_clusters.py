@@ -1,0 +1,262 @@
+"""Consumers of clusters at a relay: the core grants, and messages come from the relay's log."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from rigs.consuming import take
+from rigs.relay_nodes import (
+    ALL,
+    TAGS,
+    fill,
+    known,
+    make_small,
+    play,
+    relay,
+    rows,
+    started_relay,
+    until_known,
+)
+from weir.cli.doctor.bottleneck import Figures
+from weir.cli.doctor.relay import examine_relay
+from weir.client.arguments import parse_url
+from weir.client.client import Client, connect
+from weir.client.connection.network_client import NetworkClient
+from weir.client.core.retries import Backoff
+from weir.errors import Overloaded, Unavailable
+from weir.model.ids import Address
+from weir.protocol.client import messages as m
+from weir.relay_node.consumers import clusters
+from weir.relay_node.host import RelayHost
+from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
+from weir.relay_node.sessions import ReaderSession
+from weir.testing.memory_node import Node
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[m.Request, m.Reply]]:
+    """What the sessions of consumers asked the core, and its answers."""
+    found: list[tuple[m.Request, m.Reply]] = []
+    ask_core = ReaderSession.ask_core
+
+    async def noted(session: ReaderSession, request: m.Request, *more: Any) -> m.Reply:
+        reply: m.Reply = await ask_core(session, request, *more)
+        found.append((request, reply))
+        return reply
+
+    monkeypatch.setattr(ReaderSession, "ask_core", noted)
+    return found
+
+
+async def taken(client: Client, count: int, **options: Any) -> list[int]:
+    async with client.consumer("t", cluster="crew", **options) as consumer:
+        return sorted([int((await take(consumer)).value) for _ in range(count)])
+
+
+def bytes_granted(asked: list[tuple[m.Request, m.Reply]]) -> int:
+    return sum(len(b"".join(one.batches)) for _, one in asked if isinstance(one, m.Granted))
+
+
+def read_from_core(asked: list[tuple[m.Request, m.Reply]]) -> int:
+    return sum(isinstance(one, m.Fetched) for _, one in asked)
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "ordered"])
+def test_each_message_comes_once_and_its_bytes_from_the_relay(
+    core: Node, tmp_path: Path, asked: list[tuple[m.Request, m.Reply]], mode: str
+) -> None:
+    async def work() -> None:
+        async with connect(core.url) as client:
+            await client.create_topic("t", partitions=2)
+        await fill(core, 30)
+        async with relay(core, tmp_path) as url, connect(url) as near, connect(core.url) as far:
+            await until_known(url, 30)
+            found = await taken(near, 18, mode=mode)
+            found += await taken(far, 12, mode=mode)
+            assert sorted(found) == list(range(30))
+            (crew,) = await far.clusters("t")
+            assert (crew.lag, crew.granted) == (0, 0)
+        assert (bytes_granted(asked), read_from_core(asked)) == (0, 0)
+
+    play(work)
+
+
+def test_a_cluster_in_total_order_has_its_turns_from_the_core(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 24)
+        async with relay(core, tmp_path) as url, connect(url) as near, connect(core.url) as far:
+            await until_known(url, 24)
+            found = []
+            for client in (near, far, near):
+                async with client.consumer("t", cluster="crew", mode="ordered") as consumer:
+                    found += [int((await take(consumer)).value) for _ in range(8)]
+            assert found == [int(row[3]) for row in await rows(core.url, **ALL)]
+
+    play(work)
+
+
+@pytest.mark.parametrize("tags", [None, ["b"]])
+def test_what_a_relay_does_not_keep_is_read_from_the_core(
+    core: Node, tmp_path: Path, asked: list[tuple[m.Request, m.Reply]], tags: list[str] | None
+) -> None:
+    async def work() -> None:
+        await fill(core, 30)
+        async with relay(core, tmp_path, tags=frozenset("b")) as url, connect(url) as near:
+            await known(near, end=28)
+            wanted = [n for n in range(30) if not tags or TAGS[n % 3] == "b"]
+            assert await taken(near, len(wanted), tags=tags) == wanted
+        assert bytes_granted(asked) == 0
+        assert bool(read_from_core(asked)) is (tags is None)
+
+    play(work)
+
+
+def test_what_a_gone_consumer_held_goes_to_others_at_once(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        await fill(core, 12)
+        async with relay(core, tmp_path) as url, connect(url) as near:
+            await until_known(url, 12)
+            async with near.consumer("t", cluster="crew") as consumer:
+                held = [await anext(consumer) for _ in range(3)]
+            assert len(held) == 3
+            assert await taken(near, 12) == list(range(12))
+
+    play(work)
+
+
+def test_what_cannot_be_read_is_given_back_untried(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [Unavailable("no"), Unavailable("no")]
+    ask_core = ReaderSession.ask_core
+
+    async def ask(session: ReaderSession, request: m.Request, *more: Any) -> m.Reply:
+        if isinstance(request, m.Fetch) and failures:
+            raise failures.pop()
+        reply: m.Reply = await ask_core(session, request, *more)
+        return reply
+
+    monkeypatch.setattr(ReaderSession, "ask_core", ask)
+
+    async def work() -> None:
+        await fill(core, 6)
+        async with relay(core, tmp_path, tags=frozenset("b")) as url, connect(url) as near:
+            await known(near, end=5)
+            async with near.consumer("t", cluster="crew", lease="30s") as consumer:
+                found = [await take(consumer) for _ in range(6)]
+        assert sorted(int(one.value) for one in found) == list(range(6))
+        assert {one.attempts for one in found} == {1}
+        assert not failures
+
+    play(work)
+
+
+def test_what_a_consumer_works_on_counts_as_tried(core: Node, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with connect(core.url) as client:
+            await client.create_topic("t")
+            for number in range(3):
+                await client.publish("t", b"%d" % number)
+        async with relay(core, tmp_path) as url:
+            await until_known(url, 3)
+            network = NetworkClient(
+                parse_url(url), name="test", retry=Backoff(), request_timeout=5.0, random=Random(1)
+            )
+            await network.start()
+            address = (await network.request(m.DescribeTopic("t"), m.TopicInfo)).addresses[0]
+            granted = await network.request(m.Pull(address, "crew", 3, 1 << 20), m.Granted)
+            assert (granted.address, granted.next_offset) == (address, 3)
+            await network.request(m.Ping(((address, "crew", [(1, 2)]),)), m.Pong)
+            await network.request(m.Ping(), m.Pong)
+            await network.close()
+            async with connect(core.url) as far, far.consumer("t", cluster="crew") as consumer:
+                found = {(one := await take(consumer)).offset: one.attempts for _ in range(3)}
+            assert found == {0: 1, 1: 2, 2: 1}
+
+    play(work)
+
+
+def test_acks_wait_for_a_core_that_is_away_and_pulls_bring_nothing(
+    core: Node, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        await fill(core, 6)
+        async with started_relay(core, tmp_path, metrics=("127.0.0.1", 0)) as relay:
+            url, pages = f"weir://127.0.0.1:{relay.port}", f"127.0.0.1:{relay.metrics_port}"
+            await until_known(url, 6)
+            async with (
+                connect(url) as near,
+                near.consumer("t", cluster="crew", max_messages=3) as consumer,
+            ):
+                held = [await anext(consumer) for _ in range(3)]
+                await asyncio.to_thread(core.crash)
+                acks = [asyncio.ensure_future(one.ack(confirmed=True)) for one in held]
+                while await pending(pages) == 0:
+                    assert not any(one.done() for one in acks)
+                    await asyncio.sleep(0.02)
+                found = await asyncio.to_thread(examine_relay, pages)
+                (line,) = [one for one in found if one.check == "relay-acks"]
+                assert line.state == "warn"
+                await asyncio.to_thread(core.restart)
+                assert all(await asyncio.gather(*acks))
+                assert await pending(pages) == 0
+                rest = [int((await take(consumer)).value) for _ in range(3)]
+                assert sorted([*rest, *(int(one.value) for one in held)]) == list(range(6))
+
+    play(work)
+
+
+def test_no_more_acks_wait_than_may(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "ACKS_PENDING_MAX", 1)
+
+    class Away:
+        """A core that does not answer, and the partitions of its relay."""
+
+        is_reached = True
+
+        def partition(self, _: Address) -> None:
+            """It is relayed here."""
+
+        async def ask_core(self, *_: object) -> m.Reply:
+            raise Unavailable("the core is away")
+
+    async def work() -> None:
+        away = Away()
+        requests = clusters.ClusterRequests(cast(RelayHost, away), cast(RelayRequests, away))
+        ack = m.Ack(Address(0, 0, 1), "crew", [(1, 0, 1)])
+
+        async def ask() -> m.Reply:
+            return await requests.answer(ack, AnswerRoom(Places(1)), cast(ReaderSession, away))
+
+        first = asyncio.ensure_future(ask())
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="acks wait for the core"):
+            await ask()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert not requests.counts.pending
+
+    asyncio.run(work())
+
+
+async def pending(place: str) -> float:
+    """Return how many acks a relay says are waiting."""
+    return (await asyncio.to_thread(figures_of, place)).total("weir_relay_acks_pending")
+
+
+def figures_of(place: str) -> Figures:
+    with urllib.request.urlopen(f"http://{place}/metrics", timeout=5) as page:
+        return Figures(page.read().decode())
