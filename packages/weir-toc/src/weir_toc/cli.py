@@ -21,6 +21,7 @@ from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.udp import address_of
 from weir_toc.places import Place
 from weir_toc.topology import Topology, switch_id
+from weir_toc.xdp.aggregator import XdpAggregator
 
 #: Exit codes.
 FAILED, NO_MAJORITY = 1, 3
@@ -95,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     aggregator.add_argument(
         "--place", choices=places, default=Place.HOST.value, help="as the network was founded"
     )
+    aggregator.add_argument(
+        "--xdp", default="", metavar="DEVICE,DEVICE",
+        help="with --place xdp: all ports of the switch, in this network namespace",
+    )  # fmt: skip
     aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
     status.add_argument("url", help="toc://host:port,host:port,host:port")
@@ -201,11 +206,20 @@ def _aggregator(options: argparse.Namespace) -> int:
         )
     switch = switch_id(options.switch)
     place = Place(options.place)
-    if place is Place.XDP:
-        raise TocError("--place xdp: this version has no program for switches yet")
+    ports = [name for name in options.xdp.split(",") if name]
+    if (place is Place.XDP) != bool(ports):
+        raise TocError(
+            "--place xdp and --xdp DEVICE,DEVICE with all ports of the switch go together"
+        )
+    if place is Place.XDP and advertise is not None:
+        raise TocError("--advertise: a switch in the kernel is reached at --listen alone")
 
     async def serve() -> None:
-        aggregator = Aggregator(addresses_of(options.url), switch, listen, advertise, place=place)
+        controller = addresses_of(options.url)
+        if place is Place.XDP:
+            aggregator: Aggregator = XdpAggregator(controller, switch, listen, ports)
+        else:
+            aggregator = Aggregator(controller, switch, listen, advertise, place=place)
 
         async def tell() -> None:
             await aggregator.is_started.wait()

@@ -14,7 +14,7 @@ from weir_toc.node import Effect, Send, SwitchConfig, SwitchNode
 from weir_toc.topology import Topology
 from weir_toc.xdp import kernel
 from weir_toc.xdp import layout as at
-from weir_toc.xdp.node import Place, XdpNode
+from weir_toc.xdp.node import NextHop, XdpNode
 
 #: Devices of tests: a test run comes by device 1, and each neighbour is behind that.
 DEVICE = 1
@@ -53,6 +53,9 @@ class PathInTests:
         self.generate(at.command(self._number, now, changes))
         assert self.words[at.COMMAND] == self._number
 
+    def settle(self) -> None:
+        """All is done as soon as it is asked for."""
+
     def beacon(self, blanks: Sequence[bytearray]) -> None:
         for blank in blanks:
             self.sent.append(self.generate(blank).frame)
@@ -83,10 +86,10 @@ class PathInTests:
         return self.loaded.test("forward", at.frame(data, OWN_IP, OWN_PORT))
 
 
-def place_of(neighbour: int) -> Place:
+def hop_of(neighbour: int) -> NextHop:
     """Where a neighbour is in these tests."""
     tail = neighbour.to_bytes(4, "big")
-    return Place(DEVICE, b"\2\0" + tail, b"\2\1" + tail, bytes((10,)) + tail[1:], 9_000)
+    return NextHop(DEVICE, b"\2\0" + tail, b"\2\1" + tail, bytes((10,)) + tail[1:], 9_000)
 
 
 @dataclass
@@ -108,15 +111,15 @@ class Twins:
         self.node.tick(now)  # as the data path: a half without inputs promises its own time
         self.xdp = XdpNode(self.switch, topology, now, config, self.path)
         for neighbour in (*self.switch.lower, *self.switch.upper):
-            self.xdp.set_place(now, neighbour, place_of(neighbour))
+            self.xdp.set_next_hop(now, neighbour, hop_of(neighbour))
 
     def receive(self, now: int, neighbour: int, data: bytes) -> tuple[list[Sent], list[Sent]]:
         """Give both a packet; return what each sends to where."""
         wanted = _sends(self.node.receive(now, neighbour, bytearray(data)))
-        self.xdp.set_place(now, neighbour, place_of(neighbour))
+        self.xdp.set_next_hop(now, neighbour, hop_of(neighbour))
         found: list[Sent] = []
-        place = place_of(neighbour)
-        frame = at.frame(data, OWN_IP, OWN_PORT, place.ip, place.port)
+        hop = hop_of(neighbour)
+        frame = at.frame(data, OWN_IP, OWN_PORT, hop.ip, hop.port)
         ran = self.path.run(now, frame, self._behind(neighbour))
         if ran.action == REDIRECT:
             found.append(sent_in(ran.frame))
@@ -142,10 +145,10 @@ class Twins:
 def sent_in(frame: bytes) -> Sent:
     """Return the packet of a frame. Its addresses must be those of one neighbour."""
     to = int.from_bytes(frame[2:6], "big")
-    place = place_of(to)
-    assert (frame[:6], frame[6:12]) == (place.mac, place.own_mac)
-    assert frame[26:34] == OWN_IP + place.ip
-    assert frame[34:38] == OWN_PORT.to_bytes(2, "big") + place.port.to_bytes(2, "big")
+    hop = hop_of(to)
+    assert (frame[:6], frame[6:12]) == (hop.mac, hop.own_mac)
+    assert frame[26:34] == OWN_IP + hop.ip
+    assert frame[34:38] == OWN_PORT.to_bytes(2, "big") + hop.port.to_bytes(2, "big")
     words = struct.unpack("!10H", frame[14:34])
     assert sum(words) % 0xFFFF == 0  # the sum of an IPv4 header
     assert frame[40:42] == b"\0\0"

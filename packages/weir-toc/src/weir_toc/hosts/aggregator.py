@@ -34,7 +34,7 @@ from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import split
 from weir_toc.places import Place
-from weir_toc.topology import Topology, rack_of
+from weir_toc.topology import Switch, Topology, rack_of
 
 #: So many processes may be linked to one switch.
 LINKS_MAX = 1_024
@@ -117,7 +117,13 @@ class Aggregator:
                               rewrites=self.place.barriers_in_data)  # fmt: skip
         self._set_switches(topology.switches[self.switch].lower
                            + topology.switches[self.switch].upper, answer)  # fmt: skip
-        return SwitchNode(topology.switches[self.switch], topology, self.link.now(), config)
+        return self._make_node(topology.switches[self.switch], topology, config)
+
+    def _make_node(self, switch: Switch, topology: Topology, config: SwitchConfig) -> SwitchNode:
+        return SwitchNode(switch, topology, self.link.now(), config)
+
+    def _addressed(self, neighbour: int, address: Address) -> None:
+        """The address of a neighbour is known, or another one than before."""
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -157,6 +163,7 @@ class Aggregator:
         if found.opcode == wire.JOIN:
             self._neighbours[address] = found.source
             self._addresses[found.source] = address
+            self._addressed(found.source, address)
             self._carry_out(node.receive(now, found.source, data), sends)
             return
         # A process of a former incarnation: it is told that its epoch has ended.
@@ -253,3 +260,4 @@ class Aggregator:
                     self._neighbours.pop(former, None)
                 self._addresses[id] = (host, port)
                 self._neighbours[host, port] = id
+                self._addressed(id, (host, port))

@@ -11,16 +11,13 @@ from typing import NamedTuple, Protocol
 
 from weir_toc import packet as wire
 from weir_toc.controller.lag import LinkReading
-from weir_toc.node import MOVES_PER_INTERVAL, Effect, Half, Input, Output, SwitchConfig, SwitchNode
+from weir_toc.node import Effect, Half, Input, Output, SwitchConfig, SwitchNode
 from weir_toc.topology import Routes, Switch, Topology
 from weir_toc.xdp import layout as at
 from weir_toc.xdp.layout import Change, word
 
-#: A minimum that moved is looked for at most so often; a shorter interval looks once a beacon.
-LOOK_NS = 1_000_000
 
-
-class Place(NamedTuple):
+class NextHop(NamedTuple):
     """Where a neighbour is reached: the port, the addresses of both ends, its UDP address."""
 
     ifindex: int
@@ -38,7 +35,10 @@ class DataPath(Protocol):
         """The state, as 64-bit words that it changes meanwhile."""
 
     def execute(self, now: int, changes: Sequence[Change]) -> None:
-        """Change the state, and wait until that is done."""
+        """Change the state soon, behind all earlier changes."""
+
+    def settle(self) -> None:
+        """Wait until all changes are done."""
 
     def beacon(self, blanks: Sequence[bytearray]) -> None:
         """Inject blank beacons."""
@@ -58,14 +58,14 @@ class _Slot:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.place: Place | None = None
+        self.hop: NextHop | None = None
         #: Values of words that this process sets, by field.
         self.told: dict[int, int] = {}
         self.blank: tuple[int, bytearray] = (0, bytearray())
 
 
 class XdpNode(SwitchNode):
-    """One switch with its packets in the kernel. Neighbours need a place before they are heard."""
+    """One switch with its packets in the kernel; what has no next hop yet is not heard."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class XdpNode(SwitchNode):
         super().__init__(switch, topology, now, config)
         self._path = path
         self._topology = topology
-        self._places: dict[int, Place] = {}
+        self._hops: dict[int, NextHop] = {}
         self._slots = {id: _Slot(n) for n, id in enumerate((*switch.lower, *switch.upper))}
         self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
         self._blanks: list[bytearray] = []
@@ -101,7 +101,7 @@ class XdpNode(SwitchNode):
         """Take a packet that the data path does not handle: joins, and what it has refused."""
         self._begin(now)
         is_new = data[22] == wire.JOIN and neighbour not in self._slots
-        if is_new and not (self._free and neighbour in self._places):
+        if is_new and not (self._free and neighbour in self._hops):
             self.counters.unroutable += 1
             return []  # it asks again
         return self._finish(super().receive(now, neighbour, data))
@@ -117,11 +117,7 @@ class XdpNode(SwitchNode):
         """Let time pass, as in `SwitchNode`: blank beacons go to the data path."""
         self._begin(now)
         effects = self._finish(super().tick(now))
-        look = self.config.interval // MOVES_PER_INTERVAL
-        if look >= LOOK_NS:
-            self.deadline = min(self.deadline, now + look)
-        else:
-            self.deadline = self._next_beacon
+        self.deadline = self._next_beacon
         return effects
 
     def freeze(self, now: int, neighbour: int) -> list[Effect]:
@@ -152,20 +148,15 @@ class XdpNode(SwitchNode):
         self._begin(now)
         return super().read_links(now)
 
-    def set_place(self, now: int, neighbour: int, place: Place) -> None:
-        """Say where a neighbour is reached. A process must have a place before it can join."""
-        if self._places.get(neighbour) == place:
+    def set_next_hop(self, now: int, neighbour: int, hop: NextHop) -> None:
+        """Say where a neighbour is reached. A process cannot join before."""
+        if self._hops.get(neighbour) == hop:
             return
-        self._places[neighbour] = place
+        self._hops[neighbour] = hop
         slot = self._slots.get(neighbour)
         if slot is not None:
             self._begin(now)
             self._push()
-
-    def forget_place(self, neighbour: int) -> None:
-        """Forget where a process was reached that is not linked here any more."""
-        if neighbour not in self._slots:
-            self._places.pop(neighbour, None)
 
     # -- what SwitchNode decides -----------------------------------------------------------------
 
@@ -209,7 +200,11 @@ class XdpNode(SwitchNode):
         return effects
 
     def _pull(self) -> None:
-        """Read minima, registers and counters. Minima first: registers are no older than they."""
+        """Read minima, registers and counters, once all is done that was decided before.
+
+        Minima come first: the registers are no older than they.
+        """
+        self._path.settle()
         words = self._path.words
         before = (self.up.barrier, self.up.commit, self.down.barrier, self.down.commit)
         minima = words[at.UP_BARRIER : at.DOWN_COMMIT + 1].tolist()
@@ -235,31 +230,37 @@ class XdpNode(SwitchNode):
                 slot.told[field] = values[field]
 
     def _push(self) -> None:
-        """Give the data path what was decided: epochs, flags, registers, slots and places."""
+        """Give the data path what was decided: epochs, flags, registers, slots and next hops."""
+        pieces: list[list[Change]] = []
         for neighbour in [id for id in self._slots if id not in self._half_of(id).inputs]:
             slot = self._slots.pop(neighbour)
             self._path.name(neighbour, None)
-            self._path.execute(self._now, [
-                Change(word(slot.number, field), 0) for field in range(at.SLOT_WORDS)
-            ])  # fmt: skip
-            self._places.pop(neighbour, None)
+            pieces.append([Change(word(slot.number, n), 0) for n in range(at.SLOT_WORDS)])
+            self._hops.pop(neighbour, None)
             self._free.append(slot.number)
         live = 0
         for neighbour, slot in self._slots.items():
             one = self._half_of(neighbour).inputs[neighbour]
             live |= one.live << slot.number
-            changes = [*self._changes(neighbour, slot, one)]
-            if changes:
-                self._path.execute(self._now, changes)
-            place = self._places.get(neighbour)
-            if place is not None and place != slot.place:
-                is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
-                self._path.behind(place.ifindex, at.BEHIND + slot.number if is_switch else at.HOSTS)
-                self._path.name(neighbour, slot.number)
-                slot.place = place
+            pieces.append([*self._changes(neighbour, slot, one)])
         if live != self._live:
-            self._path.execute(self._now, [Change(at.LIVE_SLOTS, live)])
+            pieces.append([Change(at.LIVE_SLOTS, live)])
             self._live = live
+        changes: list[Change] = []
+        for piece in pieces:  # all of a slot in one command
+            if len(changes) + len(piece) > at.CHANGES_MAX:
+                self._path.execute(self._now, changes)
+                changes = []
+            changes += piece
+        if changes:
+            self._path.execute(self._now, changes)
+        for neighbour, slot in self._slots.items():
+            hop = self._hops.get(neighbour)
+            if hop is not None and hop != slot.hop:
+                is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
+                self._path.behind(hop.ifindex, at.BEHIND + slot.number if is_switch else at.HOSTS)
+                self._path.name(neighbour, slot.number)
+                slot.hop = hop
 
     def _changes(self, neighbour: int, slot: _Slot, one: Input) -> Iterable[Change]:
         """Yield what the data path has not been told yet of an input."""
@@ -270,13 +271,13 @@ class XdpNode(SwitchNode):
             | at.REMOVED * one.removed | at.SWITCH * is_switch
         )  # fmt: skip
         wanted = {at.ID: neighbour, at.FLAGS: flags, at.EPOCH: one.epoch}
-        place = self._places.get(neighbour)
-        if place is not None:
+        hop = self._hops.get(neighbour)
+        if hop is not None:
             wanted |= {
-                at.IFINDEX: place.ifindex, at.MAC: int.from_bytes(place.mac, "little"),
-                at.OWN_MAC: int.from_bytes(place.own_mac, "little"),
-                at.NEIGHBOUR_IP: int.from_bytes(place.ip, "little"),
-                at.NEIGHBOUR_PORT: int.from_bytes(place.port.to_bytes(2, "big"), "little"),
+                at.IFINDEX: hop.ifindex, at.MAC: int.from_bytes(hop.mac, "little"),
+                at.OWN_MAC: int.from_bytes(hop.own_mac, "little"),
+                at.NEIGHBOUR_IP: int.from_bytes(hop.ip, "little"),
+                at.NEIGHBOUR_PORT: int.from_bytes(hop.port.to_bytes(2, "big"), "little"),
             }  # fmt: skip
         told = slot.told
         counted = {at.BARRIER: one.barrier, at.COMMIT: one.commit, at.HEARD_AT: one.heard_at,

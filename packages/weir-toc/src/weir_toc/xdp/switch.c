@@ -390,6 +390,9 @@ INLINE __u64 obey(struct state *state, struct command *command, void *end)
 	if ((void *)(command + 1) > end)
 		return 0;
 	number = command->number;
+	// One that was lost must come first, and one that came twice counts once.
+	if (number != state->command + 1)
+		return 0;
 #pragma clang loop unroll(disable)
 	for (__u32 at = 0; at < CHANGES_MAX; at++) {
 		struct change *change = &command->changes[at];

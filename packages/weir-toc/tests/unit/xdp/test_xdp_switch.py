@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rigs.xdp_path import PathInTests, Twins, needs_bpf, place_of, without_beacons
+from rigs.xdp_path import PathInTests, Twins, hop_of, needs_bpf, without_beacons
 from weir_toc import packet as wire
 from weir_toc.node import SILENT_INTERVALS, Input, Silent, SwitchConfig
 from weir_toc.packet import Packet
@@ -207,8 +207,8 @@ def test_packets_that_are_none_are_dropped(twins: Make, spoil: object) -> None:
     both = twins()
     join(both, A, B)
     before = bytes(both.path.words[at.UP_BARRIER : at.DOWN_COMMIT + 1])
-    place = place_of(A)
-    whole = at.frame(data(A, B, START + 5), bytes((10, 0, 0, 1)), 7000, place.ip, place.port)
+    hop = hop_of(A)
+    whole = at.frame(data(A, B, START + 5), bytes((10, 0, 0, 1)), 7000, hop.ip, hop.port)
     frame = spoil(whole)  # type: ignore[operator]
     if len(frame) > len(whole):
         frame = frame[:38] + (len(frame) - 34).to_bytes(2, "big") + frame[40:]
@@ -219,8 +219,8 @@ def test_packets_that_are_none_are_dropped(twins: Make, spoil: object) -> None:
 def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
     both = twins()
     join(both, A, B)
-    place = place_of(B)
-    frame = at.frame(beacon(A, START + 5), bytes((10, 0, 0, 1)), 7000, place.ip, place.port)
+    hop = hop_of(B)
+    frame = at.frame(beacon(A, START + 5), bytes((10, 0, 0, 1)), 7000, hop.ip, hop.port)
     assert both.path.run(START, frame, at.HOSTS).action == 2  # the host process answers
     same_registers(both)
 

@@ -1,0 +1,78 @@
+"""The host process of a programmable switch: its control side is that of every aggregator.
+
+Packets are handled in the kernel. Here are its timers, joins, what the controller says, and the
+generator of blank beacons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from weir_toc.errors import XdpError
+from weir_toc.hosts.aggregator import Aggregator
+from weir_toc.hosts.frames import Address
+from weir_toc.node import SwitchConfig, SwitchNode
+from weir_toc.places import Place
+from weir_toc.topology import Switch, Topology
+from weir_toc.xdp import kernel
+from weir_toc.xdp.device import next_hop
+from weir_toc.xdp.node import XdpNode
+from weir_toc.xdp.path import KernelPath
+
+#: So often is looked where neighbours are reached.
+LOOK_SECONDS = 0.1
+
+
+class XdpAggregator(Aggregator):
+    """One switch whose packets the kernel handles."""
+
+    def __init__(
+        self, controller: Sequence[Address], switch: int, listen: Address, ports: Sequence[str]
+    ) -> None:
+        """`listen` is an IPv4 address of this namespace, `ports` are the names of its devices."""
+        lacks = kernel.missing()
+        if lacks:
+            raise XdpError(f"no switch can run in the kernel: {lacks}")
+        super().__init__(controller, switch, listen, place=Place.XDP)
+        cpus = sorted(os.sched_getaffinity(0))
+        self.path = KernelPath(self.advertised, ports, cpus[switch % len(cpus)])
+        self._ports = [*ports]
+        self._xdp: XdpNode | None = None
+        #: Why a neighbour cannot be reached.
+        self.trouble = ""
+
+    async def run(self) -> None:
+        """Attach the programs, start at the controller, then serve."""
+        with self.path:
+            async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._look())
+                try:
+                    await super().run()
+                finally:
+                    looking.cancel()
+
+    async def _look(self) -> None:
+        """Find neighbours that have moved, or that the kernel had not found yet."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for neighbour, address in [*self._addresses.items()]:
+                self._addressed(neighbour, address)
+
+    def _make_node(self, switch: Switch, topology: Topology, config: SwitchConfig) -> SwitchNode:
+        self._xdp = XdpNode(switch, topology, self.link.now(), config, self.path)
+        for neighbour, address in self._addresses.items():
+            self._addressed(neighbour, address)
+        return self._xdp
+
+    def _addressed(self, neighbour: int, address: Address) -> None:
+        if self._xdp is None:
+            return
+        try:
+            hop = next_hop(address, self._ports)
+        except XdpError as error:
+            self.trouble = str(error)
+            return
+        if hop is not None:
+            self._xdp.set_next_hop(self.link.now(), neighbour, hop)

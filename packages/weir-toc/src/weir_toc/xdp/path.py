@@ -1,0 +1,143 @@
+"""The data path of a running switch: programs on its ports, and a device by which it is commanded.
+
+XDP cannot create packets. So a pair of devices is made in the namespace of the switch: frames that
+are written to one of them come to the program by the other, in line with all others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from weir_toc.errors import XdpError
+from weir_toc.hosts.frames import Address
+from weir_toc.xdp import device, kernel
+from weir_toc.xdp import layout as at
+
+#: The pair of devices: frames are written to the first.
+GENERATOR, INNER = "weir-gen", "weir-gen-in"
+#: Packets that may wait for the switch.
+QUEUE_PACKETS = 2_048
+_AGAIN_SECONDS, _ANSWER_SECONDS, _LOOK_SECONDS = 0.02, 2.0, 0.00002
+
+
+class KernelPath:
+    """`DataPath` in the kernel, from `with` on until its end."""
+
+    def __init__(self, address: Address, ports: Sequence[str], cpu: int) -> None:
+        """One thread of the kernel, on `cpu`, handles what comes by `ports` for the UDP address."""
+        self._ip, self._port = socket.inet_aton(address[0]), address[1]
+        self._ports = [*ports]
+        self._cpu = cpu
+        self._number = 0
+        #: Commands that are not obeyed yet, by number.
+        self._sent: deque[tuple[int, bytes]] = deque()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            loaded = stack.enter_context(
+                kernel.Loaded(kernel.read_object(kernel.OBJECT.read_bytes()))
+            )
+            self._maps = loaded.maps
+            self.words = memoryview(loaded.maps["states"].shared()).cast("Q")
+            self.words[at.IP] = int.from_bytes(self._ip, "little")
+            self.words[at.UDP_PORT] = int.from_bytes(self._port.to_bytes(2, "big"), "little")
+            self.words[at.CPU] = self._cpu
+            self._maps["queue"].set(
+                self._cpu, struct.pack("=Ii", QUEUE_PACKETS, loaded.programs["forward"])
+            )
+            stack.callback(_ip, "link", "del", GENERATOR)
+            _make_generator()
+            for name in (*self._ports, INNER):
+                stack.callback(os.close, device.attach(loaded.programs["enter"], name))
+                self.behind(device.index_of(name), at.GENERATOR if name == INNER else at.HOSTS)
+            self._socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            self._socket.bind((GENERATOR, 0))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def execute(self, now: int, changes: Sequence[at.Change]) -> None:
+        """Change the state between two packets, behind all earlier changes."""
+        self._number += 1
+        packet = at.frame(at.command(self._number, now, changes), self._ip, self._port)
+        self._sent.append((self._number, packet))
+        self._socket.send(packet)
+
+    def settle(self) -> None:
+        """Wait until all changes are done. Raises XdpError if the kernel does not answer."""
+        if self._is_done():
+            return
+        end = time.monotonic() + _ANSWER_SECONDS
+        again = time.monotonic() + _AGAIN_SECONDS
+        while not self._is_done():
+            time.sleep(_LOOK_SECONDS)
+            if time.monotonic() > again:  # the queue of the switch may have been full
+                for _, packet in self._sent:
+                    self._socket.send(packet)
+                again = time.monotonic() + _AGAIN_SECONDS
+            if time.monotonic() > end:
+                raise XdpError(f"the kernel has not obeyed within {_ANSWER_SECONDS:g} s")
+
+    def _is_done(self) -> bool:
+        """Whether all commands are obeyed: the data path takes each only behind the one before."""
+        done = self.words[at.COMMAND]
+        while self._sent and self._sent[0][0] <= done:
+            self._sent.popleft()
+        return not self._sent
+
+    def beacon(self, blanks: Sequence[bytearray]) -> None:
+        """Inject blank beacons."""
+        for blank in blanks:
+            self._socket.send(at.frame(blank, self._ip, self._port))
+
+    def name(self, neighbour: int, slot: int | None) -> None:
+        """Say which slot a neighbour has, or that it has none any more."""
+        if slot is None:
+            self._maps["neighbours"].delete(neighbour)
+        else:
+            self._maps["neighbours"].set(neighbour, struct.pack("=I", slot))
+
+    def behind(self, ifindex: int, what: int) -> None:
+        """Say what lies behind a port."""
+        self._maps["ports"].set(ifindex, struct.pack("=I", what))
+
+    def route(self, rack: int, down: int, up: int) -> None:
+        """Say which slots lead to the processes of a rack."""
+        self._maps["routes"].set(rack, struct.pack("=QQ", down, up))
+
+
+def _make_generator() -> None:
+    _ip("link", "del", GENERATOR)  # of a switch that was killed
+    one_queue = ("numtxqueues", "1", "numrxqueues", "1")
+    made = _ip("link", "add", GENERATOR, *one_queue, "type", "veth",
+               "peer", "name", INNER, *one_queue)  # fmt: skip
+    for name in (GENERATOR, INNER):
+        made = made or _ip("link", "set", "dev", name, "addrgenmode", "none", "up")
+    if made:
+        raise XdpError(f"no pair of devices can be made for beacons: {made}")
+
+
+def _ip(*arguments: str) -> str:
+    """Run `ip`; return why it has failed, or nothing."""
+    try:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "`ip` is missing: install iproute2"
+    return done.stderr.strip() if done.returncode else ""
