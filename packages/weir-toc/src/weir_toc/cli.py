@@ -14,6 +14,7 @@ from typing import Any
 from weir_toc import __version__
 from weir_toc.controller.records import Founded
 from weir_toc.errors import TocError, first_error
+from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
 from weir_toc.hosts.controller import Controller
@@ -97,8 +98,15 @@ def _parser() -> argparse.ArgumentParser:
         "--place", choices=places, default=Place.HOST.value, help="as the network was founded"
     )
     aggregator.add_argument(
-        "--xdp", default="", metavar="DEVICE,DEVICE",
+        "--xdp",
+        default="",
+        metavar="DEVICE,DEVICE",
         help="with --place xdp: all ports of the switch, in this network namespace",
+    )
+    aggregator.add_argument(
+        "--forward", metavar="NETWORK",
+        help="with --place switch: let the kernel forward to the hosts of each rack as the "
+        "controller says, whose network is such as 10.0.RACK.0/24",
     )  # fmt: skip
     aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
@@ -214,12 +222,17 @@ def _aggregator(options: argparse.Namespace) -> int:
     if place is Place.XDP and advertise is not None:
         raise TocError("--advertise: a switch in the kernel is reached at --listen alone")
 
+    if options.forward and place is not Place.SWITCH:
+        raise TocError("--forward: in this place the kernel does not forward data")
+    forwarding = Forwarding(options.forward) if options.forward else None
+
     async def serve() -> None:
         controller = addresses_of(options.url)
         if place is Place.XDP:
             aggregator: Aggregator = XdpAggregator(controller, switch, listen, ports)
         else:
-            aggregator = Aggregator(controller, switch, listen, advertise, place=place)
+            aggregator = Aggregator(controller, switch, listen, advertise, place=place,
+                                    forwarding=forwarding)  # fmt: skip
 
         async def tell() -> None:
             await aggregator.is_started.wait()

@@ -302,6 +302,11 @@ class SwitchNode:
         self._told(now)
         return effects
 
+    @property
+    def routes(self) -> Routes:
+        """To which racks each neighbour leads now."""
+        return self._routes
+
     def set_routes(self, routes: Routes) -> None:
         """Take to which racks each neighbour leads now, as `Topology.routes` tells."""
         self._routes = routes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Sequence
 
 from weir_toc import packet as wire
@@ -27,6 +28,7 @@ from weir_toc.controller.entries import (
 )
 from weir_toc.controller.records import Removed
 from weir_toc.errors import ControlError, PacketError
+from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Frame, number_in
@@ -54,13 +56,16 @@ class Aggregator:
         advertise: Address | None = None,
         open_socket: OpenSocket = UdpSocket,
         place: Place = Place.HOST,
+        forwarding: Forwarding | None = None,
     ) -> None:
         """Take packets at `listen`. Processes and other switches send them to `advertise`, which is
         the same address if it is None; its port 0 stands for the port of `listen`.
 
         As a *switch processor* it takes beacons alone: the kernel forwards the data of processes.
+        With `forwarding` its routes are set as the controller says.
         """
         self.place = place
+        self._forwarding = forwarding
         self.switch = switch
         self.socket = open_socket(listen, None)
         host, port = advertise or self.socket.address
@@ -75,6 +80,7 @@ class Aggregator:
         #: Packets from addresses that are not linked, and joins that were not possible.
         self.strangers = 0
         self._node: SwitchNode | None = None
+        self._topology: Topology | None = None
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[Address, int] = {}
         self._alarm = Alarm(self.link, self._tick)
@@ -90,7 +96,10 @@ class Aggregator:
                 loop.add_reader(self.socket.socket.fileno(), self._readable)
                 self._alarm.set(self._node.deadline)
                 while True:
-                    self._obey(await self.link.frames.get())
+                    frame = await self.link.frames.get()
+                    self._obey(frame)
+                    if self._forwarding is not None and is_of_routes(frame):
+                        await self._forward(self._forwarding)
         finally:
             loop.remove_reader(self.socket.socket.fileno())
             self._alarm.cancel()
@@ -115,6 +124,7 @@ class Aggregator:
             raise ControlError(f"the network {answer['shape']} has no switch {self.switch:#x}")
         config = SwitchConfig(interval=number_in(answer, "interval"),
                               rewrites=self.place.barriers_in_data)  # fmt: skip
+        self._topology = topology
         self._set_switches(topology.switches[self.switch].lower
                            + topology.switches[self.switch].upper, answer)  # fmt: skip
         return self._make_node(topology.switches[self.switch], topology, config)
@@ -251,6 +261,19 @@ class Aggregator:
         self.socket.send(sends)
         self._alarm.set(node.deadline)
 
+    async def _forward(self, forwarding: Forwarding) -> None:
+        """Let the kernel forward by the routes of now. Raises ControlError if it does not."""
+        node, topology = self._node, self._topology
+        assert node is not None
+        assert topology is not None
+        vias = {id: f"via {host}" for id, (host, _) in self._addresses.items()
+                if id in topology.switches}  # fmt: skip
+        lines = [*forwarding.lines(node.switch, topology.racks, node.routes, vias)]
+        process = await asyncio.create_subprocess_exec("ip", "-batch", "-", stdin=PIPE, stderr=PIPE)
+        _, errors = await process.communicate("".join(f"{one}\n" for one in lines).encode())
+        if process.returncode:
+            raise ControlError(f"--forward: `ip` refused routes: {errors.decode()[:500].strip()}")
+
     def _set_switches(self, neighbours: Sequence[int], frame: Frame) -> None:
         """Take the addresses of the neighbours that are switches."""
         for id, host, port in frame.get("switches", ()):
@@ -261,3 +284,12 @@ class Aggregator:
                 self._addresses[id] = (host, port)
                 self._neighbours[host, port] = id
                 self._addressed(id, (host, port))
+
+
+def is_of_routes(frame: Frame) -> bool:
+    """Whether a frame of the controller changes where neighbours are or lead."""
+    command = frame.get("command")
+    is_command = frame["op"] == "command" and isinstance(command, list) and command[:1] == [
+        SetRoutes.__name__
+    ]  # fmt: skip
+    return is_command or frame["op"] == "switches"

@@ -29,6 +29,7 @@ from weir_toc.net import linux, namespaces
 from weir_toc.net.tree import (
     CONTROLLER,
     CONTROLLER_PORT,
+    HOSTS_NETWORK,
     SWITCH_PORT,
     Node,
     Tree,
@@ -301,7 +302,11 @@ def switch_words(tree: Tree, node: Node, place: Place, url: str) -> list[str]:
     ports = [port.device for port in tree.ports[node.name]]
     if not node.tier:
         return [sys.executable, "-m", "weir_toc.xdp", "pass", *ports] if place is Place.XDP else []
-    more = ["--xdp", ",".join(ports)] if place is Place.XDP else []
+    more = {
+        Place.HOST: [],
+        Place.SWITCH: ["--forward", HOSTS_NETWORK],
+        Place.XDP: ["--xdp", ",".join(ports)],
+    }[place]
     return [
         *_weir_toc("aggregator"), url, "--switch", node.name,
         "--listen", f"{node.address}:{SWITCH_PORT}", "--place", place.value, "--json", *more,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weir_toc.errors import InvalidTopology
+from weir_toc.forwarding import RACK, Forwarding
 from weir_toc.topology import Routes, Switch, Topology, name_of_switch
 
 #: Numbers of hosts, racks, spines and cores are a byte of an address.
@@ -26,6 +27,8 @@ NUMBER_MAX = 250
 NODES_MAX = 400
 CONTROLLER = "10.9.0.1"
 SWITCH_PORT, CONTROLLER_PORT = 7_100, 7_001
+#: The hosts of a rack.
+HOSTS_NETWORK = f"10.0.{RACK}.0/24"
 #: The device of a host that leads to its rack, and that of each node to the controller.
 HOST_DEVICE, CONTROL_DEVICE = "eth0", "ctl"
 _TIERS = ("host", "rack", "spine", "core")
@@ -162,24 +165,13 @@ class Tree:
             yield f"route add default via {port.far.address} dev {port.device} onlink"
 
     def route_lines(self, switch: int, routes: Routes) -> Iterator[str]:
-        """Lines that let the kernel of a switch forward: to each rack that it can reach.
-
-        Downward if that is possible, as a packet never goes up again; else by all upper ports that
-        lead to it. The kernel spreads flows over several.
-        """
-        one = self.topology.switches[switch]
-        node = self.switches[switch]
-        for rack in sorted(self.topology.racks - (one.racks if not one.lower else frozenset())):
-            below = [id for id in one.lower if rack in routes[id]]
-            hops = below or [id for id in one.upper if rack in routes[id]]
-            if hops:
-                vias = " ".join(
-                    f"nexthop via {self.switches[id].address} dev {self.switches[id].name} onlink"
-                    for id in hops
-                )
-                yield f"route replace 10.0.{rack}.0/24 src {node.address} {vias}"
-            else:
-                yield f"route replace unreachable 10.0.{rack}.0/24"
+        """Lines that let the kernel of a switch forward to each rack that it can reach."""
+        vias = {
+            id: f"via {self.switches[id].address} dev {self.switches[id].name} onlink"
+            for id in routes
+        }
+        one, topology = self.topology.switches[switch], self.topology
+        return Forwarding(HOSTS_NETWORK).lines(one, topology.racks, routes, vias)
 
 
 def control_device(node: Node) -> str:

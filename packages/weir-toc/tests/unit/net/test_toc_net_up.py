@@ -25,7 +25,9 @@ def devices() -> str:
 
 
 @needs_root
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_nothing_stays_of_a_tree_that_a_signal_ends(number: signal.Signals) -> None:
     before = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
     with tree(*SMALL) as made:
@@ -75,6 +77,33 @@ def test_a_tree_ends_with_the_process_that_started_it() -> None:
 
 
 @needs_root
+@pytest.mark.slow
+def test_the_kernel_takes_another_path_once_the_controller_has_taken_a_cable_out() -> None:
+    shape = ("--hosts", "2", "--racks", "2", "--spines", "2", "--cores", "0", "--members", "1")
+    with tree(*shape, "--interval-ms", "100", "--place", "switch") as made:
+
+        def wait_for(node: str, network: str, ports: set[str]) -> None:
+            until = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                shown = made.run(node, "ip", "route", "show", network)
+                if {one for one in ("spine-0", "spine-1") if one in shown} == ports:
+                    return
+                assert time.monotonic() < until, shown
+                time.sleep(0.05)
+
+        both = {"spine-0", "spine-1"}
+        wait_for("rack-0", "10.0.1.0/24", both)
+        for node, port, address in (("rack-0", "spine-0", "10.2.0.1"),
+                                    ("spine-0", "rack-0", "10.1.0.1")):  # fmt: skip
+            made.run(node, "ip", "neighbour", "replace", address, "lladdr", "02:ff:ff:ff:ff:ff",
+                     "dev", port, "nud", "permanent")  # fmt: skip
+        wait_for("rack-0", "10.0.1.0/24", {"spine-1"})
+        wait_for("rack-1", "10.0.0.0/24", {"spine-1"})  # spine 0 does not lead there any more
+        assert "unreachable" in made.run("spine-0", "ip", "route", "show", "10.0.0.0/24")
+
+
+@needs_root
+@pytest.mark.slow
 def test_a_tree_whose_switch_ends_says_so_and_is_taken_down() -> None:
     with tree(*SMALL) as made:
         switch = made.run("rack-0", "readlink", "/proc/self/ns/net").strip("net:[]\n")

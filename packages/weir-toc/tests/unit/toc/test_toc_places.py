@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from weir_toc.cli import main
 from weir_toc.errors import InvalidTopology
+from weir_toc.forwarding import Forwarding
 from weir_toc.places import Place, place_named
+from weir_toc.topology import Link, Topology, switch_id
 
 
 @pytest.mark.parametrize(("name", "is_direct", "barriers_in_data"), [
@@ -22,3 +25,37 @@ def test_a_place_says_where_data_go_and_what_they_carry(
 def test_an_unknown_place_is_refused_with_those_that_exist() -> None:
     with pytest.raises(InvalidTopology, match="take one of host, switch, xdp"):
         place_named("nowhere")
+
+
+def test_the_kernel_is_told_of_neighbours_that_are_known_and_lead_to_a_rack() -> None:
+    topology = Topology.tree(3, 2)
+    rack, spines = switch_id("rack-0"), [switch_id("spine-0"), switch_id("spine-1")]
+    one = topology.switches[rack]
+    forwarding = Forwarding("10.0.RACK.0/24")
+
+    def told(vias: dict[int, str], *dead: Link) -> list[str]:
+        routes = topology.routes(rack, frozenset(dead))
+        return [*forwarding.lines(one, topology.racks, routes, vias)]
+
+    vias = {spine: f"via 10.2.{number}.1" for number, spine in enumerate(spines)}
+    assert told(vias) == [
+        f"route replace 10.0.{number}.0/24 nexthop via 10.2.0.1 nexthop via 10.2.1.1"
+        for number in (1, 2)
+    ]
+    assert told({spines[1]: "via 10.2.1.1"}, Link(switch_id("rack-2"), spines[1])) == [
+        "route replace 10.0.1.0/24 nexthop via 10.2.1.1"
+    ]  # by which address spine 0 leads to rack 2 is not known yet
+    cut = [Link(switch_id("rack-2"), spine) for spine in spines]
+    assert told(vias, *cut)[1] == "route replace unreachable 10.0.2.0/24"
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    (["--forward", "10.0.RACK.0/24"], "does not forward"),
+    (["--place", "switch", "--forward", "10.0.0.0/24"], "RACK"),
+    (["--place", "switch", "--forward", "10.0.RACK.0/24\nlink"], "RACK"),
+])  # fmt: skip
+def test_a_network_that_cannot_be_forwarded_is_refused(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["aggregator", "toc://127.0.0.1:1", *options]) == 1
+    assert why in capsys.readouterr().err
