@@ -268,15 +268,16 @@ def _tiers(
     rate: Annotated[float, typer.Option(help="Messages a second.")] = 300.0,
     calm: Annotated[float, typer.Option(help="Seconds of load before each fault.")] = 1.0,
     down: Annotated[float, typer.Option(help="Seconds that a fault lasts.")] = 5.0,
-    seed: Annotated[int, typer.Option(help="Of when the moving reader moves.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of when the moving reader and consumer move.")] = 1,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Kill (-9), pause and cut off core nodes, tandem relays and access relays under load.
 
     A core of three nodes, two tandem relays and three access relays run. A reader stays at each
-    access relay, and one moves between them. What each was given is compared with the core. Exit
-    code 1 if a message is lost, repeated, out of order or differs.
+    access relay, and one moves between them. What each was given is compared with the core. Beside
+    each there is a consumer of one cluster. Exit code 1 if a message is lost, repeated, out of
+    order or differs, or if two acks did the same message.
     """
     import msgspec
 
@@ -302,11 +303,11 @@ def _tiers(
         for example in result.examples:
             say(example)
         say(
-            f"{result.messages:,} messages, {len(result.readings)} readers, {result.moves:,} "
-            f"moves: {result.lost} lost, {result.repeated} repeated, {result.out_of_order} out of "
-            f"order, {result.differing} differing; a city whose upper was struck stalled for "
-            f"{result.city_stall_median_ms:,.0f} ms at the median, {result.city_stall_ms:,.0f} ms "
-            "at most"
+            f"{result.messages:,} messages, {len(result.readings) - 2} readers and a cluster, "
+            f"{result.moves + result.cluster_moves:,} moves: {result.lost} lost, {result.repeated} "
+            f"repeated, {result.out_of_order} out of order, {result.differing} differing; a city "
+            f"whose upper was struck stalled for {result.city_stall_median_ms:,.0f} ms at the "
+            f"median, {result.city_stall_ms:,.0f} ms at most"
         )
     if not result.clean:
         raise typer.Exit(1)

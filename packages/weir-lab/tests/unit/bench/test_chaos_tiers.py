@@ -9,6 +9,7 @@ import pytest
 
 from weir.testing.nodes import HOST, free_ports
 from weir_lab.bench.faults.chaos import tiers
+from weir_lab.bench.faults.chaos.crew import CrewLedger
 from weir_lab.bench.faults.chaos.relay_tree import LinkProxy
 from weir_lab.bench.faults.chaos.tiers import (
     Ledger,
@@ -51,6 +52,19 @@ def test_the_core_itself_is_judged_by_what_it_confirmed() -> None:
     assert (found, len(examples)) == (Reading("core", 4, 1, 1, 0, 0), 2)
     unconfirmed = [*TRUTH, (0, 2, 9, b"4")]  # its confirm was lost: it may be there
     assert judge_core(confirmed, unconfirmed)[0] == Reading("core", 5, 0, 0, 0, 0)
+
+
+def test_a_cluster_is_judged_by_what_came_and_by_what_acks_did() -> None:
+    ledger, truth = CrewLedger(), [row[:2] for row in TRUTH]
+    for place in [*truth, (0, 1)]:
+        ledger.given[place] += 1
+        ledger.done[place] = 1
+    assert ledger.judge(truth) == (0, 0, [])
+    assert ledger.given_again == 1
+    ledger.done[0, 1] += 1
+    assert ledger.judge([*truth, (1, 2)]) == (
+        1, 1, ["cluster: 1/2 did not come", "cluster: 0/1 was done 2 times"],
+    )  # fmt: skip
 
 
 def test_a_stall_begins_with_the_confirm_or_with_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 A producer writes tagged messages to the core, which has three nodes. Below it are two tandem relays
 and three access relays, one of which keeps some tags alone. One reader stays at each access relay;
 another one moves from one to the next, and goes on where it was. At the end what each of them was
-given is compared with what the core holds, in the order of the core.
+given is compared with what the core holds, in the order of the core. Beside each reader there is a
+consumer of one cluster: each message is done by one of them, once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from weir.client.producer.producer import Producer
 from weir.errors import WeirError
 from weir.testing.nodes import Patient
 from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.faults.chaos import crew
 from weir_lab.bench.faults.chaos.relay_tree import ACCESS, TAGS, TANDEM, RelayTree
 
 TOPIC = "chaos"
@@ -93,7 +95,8 @@ class Reading(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """All faults, and what came of them. `city_stall_ms` is the longest stall at an access relay
     whose preferred upper was struck; `moves` is how often the moving reader was given messages by
-    another relay than before.
+    another relay than before, `cluster_moves` the same of the moving consumer. `granted_again` are
+    deliveries to consumers of messages that had been handed out before: an inbox passes them by.
     """
 
     faults: int
@@ -105,6 +108,8 @@ class Result(msgspec.Struct, frozen=True):
     city_stall_median_ms: float
     city_stall_ms: float
     moves: int
+    cluster_moves: int
+    granted_again: int
     #: Exit codes of relays that did not end well when they were told to stop.
     failed: list[int]
     seconds: float
@@ -130,6 +135,8 @@ class Ledger:
         #: By reader, when it was given each message.
         self.given_at: dict[str, list[float]] = {}
         self.moves = 0
+        #: What became of messages in the cluster.
+        self.crew = crew.CrewLedger()
 
     def give(self, reader: str, row: Row) -> None:
         """A reader was given a message."""
@@ -200,12 +207,17 @@ async def _measured(settings: Settings, tree: RelayTree, tell: Callable[[Strike]
             for number, (_, tag) in ACCESS.items()
         ]
         readers.append(asyncio.ensure_future(_move(tree, dice, ledger)))
+        urls = [tree.relays[number].url for number in ACCESS]
+        consuming = (crew.stay(url, TOPIC, ledger.crew, _REQUEST_S) for url in urls)
+        readers += map(asyncio.ensure_future, consuming)
+        readers.append(asyncio.ensure_future(crew.move(urls, TOPIC, dice, ledger.crew)))
         try:
             strikes = [one async for one in _strikes(settings, tree, ledger, readers, tell)]
             stop.set()
             await writing
             truth = await _truth(client)
             await _caught_up(ledger, truth, readers)
+            await _consumed(client, readers)
         finally:
             for task in (writing, *readers):
                 task.cancel()
@@ -397,6 +409,16 @@ async def _caught_up(
         await asyncio.sleep(_LOOK_S)
 
 
+async def _consumed(client: Client, readers: Sequence[asyncio.Future[None]]) -> None:
+    """Return once the cluster is done with all messages, or after a while."""
+    until = time.monotonic() + _CAUGHT_UP_S
+    while time.monotonic() < until and await crew.left(client, TOPIC):
+        for one in readers:
+            if one.done():
+                one.result()
+        await asyncio.sleep(_LOOK_S)
+
+
 def _result(
     ledger: Ledger, truth: Sequence[Row], strikes: list[Strike], failed: Sequence[int],
     seconds: float,
@@ -407,6 +429,9 @@ def _result(
         found, wrong = judge(reader, ledger.given.get(reader, []), _wanted(truth, tag))
         readings.append(found)
         examples += wrong
+    lost, again, wrong = ledger.crew.judge([row[:2] for row in truth])
+    readings.append(Reading("cluster", len(ledger.crew.given), lost, again, 0, 0))
+    examples += wrong
     stalls = [
         one.stalls_ms[number]
         for one in strikes
@@ -424,6 +449,8 @@ def _result(
         city_stall_median_ms=statistics.median(stalls) if stalls else 0.0,
         city_stall_ms=max(stalls, default=0.0),
         moves=ledger.moves,
+        cluster_moves=ledger.crew.moves,
+        granted_again=ledger.crew.given_again,
         failed=[*failed],
         seconds=seconds,
         readings=readings,
