@@ -40,6 +40,7 @@ FRAGMENTS: Mapping[str, str] = {
     "weir.model.arrow_slices": "a process that has Arrow may load it, and has slices made with it",
     "weir.schema.arrow": "each format's parser needs a library of its own",
     "weir_toc.__main__": "`python -m weir_toc` starts it",
+    "weir_toc.xdp.__main__": "`python -m weir_toc.xdp` starts it",
     "weir_lab.bench.consumers.dormitory.handlers": "`weir work` is started with it",
     "weir_lab.bench.consumers.pool_app": "`weir work` is started with it",
     "weir_lab.bench.faults.killed.__main__": "`python -m` starts it",

@@ -53,6 +53,16 @@ class PathInTests:
         self.generate(at.command(self._number, now, changes))
         assert self.words[at.COMMAND] == self._number
 
+    def repeat(self) -> None:
+        """Send the last command once more, as a host that has waited for it: it counts once."""
+        count = at.word(at.SLOTS - 1, at.QUEUE_BYTES)
+        number = self._number + 1
+        self.words[count] = 0
+        self.execute(self.words[at.NOW], [at.Change(count, 5)])
+        self.words[count] = 6
+        self.generate(at.command(number, self.words[at.NOW], [at.Change(count, 5)]))
+        assert self.words[count] == 6
+
     def settle(self) -> None:
         """All is done as soon as it is asked for."""
 

@@ -48,6 +48,8 @@ class KernelPath:
                 kernel.Loaded(kernel.read_object(kernel.OBJECT.read_bytes()))
             )
             self._maps = loaded.maps
+            #: What runs on every port.
+            self.program = loaded.programs["enter"]
             self.words = memoryview(loaded.maps["states"].shared()).cast("Q")
             self.words[at.IP] = int.from_bytes(self._ip, "little")
             self.words[at.UDP_PORT] = int.from_bytes(self._port.to_bytes(2, "big"), "little")
@@ -58,7 +60,7 @@ class KernelPath:
             stack.callback(_ip, "link", "del", GENERATOR)
             _make_generator()
             for name in (*self._ports, INNER):
-                stack.callback(os.close, device.attach(loaded.programs["enter"], name))
+                stack.callback(os.close, device.attach(self.program, name))
                 self.behind(device.index_of(name), at.GENERATOR if name == INNER else at.HOSTS)
             self._socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
             self._socket.bind((GENERATOR, 0))
