@@ -13,6 +13,7 @@ _CORE = "weir_lab.relays.core"
 _ROWS = "weir.relay.rows"
 _HOLDS = "weir.relay.holds"
 _LOWER = "weir.relay.lower"
+_MARKS = "weir.relay.marks"
 _PARTITION = "weir.relay.partition"
 _STATE = "weir.relay.state"
 _UPPER = "weir.relay.upper"
@@ -95,7 +96,7 @@ MUTANTS = (
         ("Mark",),
         (
             (
-                _STATE,
+                _MARKS,
                 "for partition in range(first.partitions)]",
                 "for partition in self._marks]",
             ),

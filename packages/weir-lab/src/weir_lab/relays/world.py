@@ -22,6 +22,7 @@ from weir.relay.entries import (
 )
 from weir.relay.holds import Child, HoldLimits
 from weir.relay.lower import Me
+from weir.relay.marks import MarkRegisters
 from weir.relay.messages import (
     Answer,
     AnyMessage,
@@ -62,7 +63,7 @@ from weir.relay.ports import (
     UppersSet,
 )
 from weir.relay.rows import Tags, covers, within
-from weir.relay.state import MarkRegisters, RelayState
+from weir.relay.state import RelayState
 from weir.relay.upper import STALE_MS
 from weir_lab.relays import checkers
 from weir_lab.relays.core import CorePartition, ModelBatches, unpacked

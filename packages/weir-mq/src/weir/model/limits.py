@@ -254,6 +254,9 @@ RELAY_TOPICS_MAX = 1_024
 RELAY_UNSYNCED_BYTES_MAX = 64 * MIB
 # Pulls of relays below that wait in a relay node.
 RELAY_PULLS_WAITING_MAX = 65_536
+# Readers that wait for marks in a relay node, and stamps of one topic that it waits for above.
+RELAY_READERS_WAITING_MAX = 65_536
+RELAY_MARKS_AWAITED_MAX = 16
 # Promotions that cut a partition's log, and ranges that a relay has lost.
 FORKS_MAX = 1_024
 GAPS_MAX = 65_536

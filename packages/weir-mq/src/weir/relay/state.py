@@ -32,7 +32,6 @@ from weir.relay.entries import (
     Relayed,
     StartMoved,
 )
-from weir.relay.messages import Mark
 from weir.relay.rows import HOLDS_BATCH, RosterEntry, Tags, covers, pack_tags, unpack_tags
 
 _SNAPSHOT_VERSION = 1
@@ -436,41 +435,6 @@ class RelayState:
         for one, held in zip(arrays, packed.chunks, strict=True):
             one.frombytes(held)
         return state
-
-
-class MarkRegisters:
-    """The newest mark of each partition of a topic: how far its one order is complete here.
-
-    It is complete up to the lowest of them, over all partitions of the roster as partition 0 knew
-    it; a partition that was not heard of keeps all back (docs/COUNTEREXAMPLES.md 4 and 6).
-    """
-
-    __slots__ = ("_marks",)
-
-    def __init__(self) -> None:
-        """Know of no mark."""
-        self._marks: dict[int, Mark] = {}
-
-    def say(self, partition: int, mark: Mark) -> None:
-        """Take a mark of a partition, whose messages up to it have come."""
-        held = self._marks.get(partition)
-        if held is None or mark.stamp > held.stamp:
-            self._marks[partition] = mark
-
-    def cut(self, partition: int) -> None:
-        """Messages of a partition were taken back: its marks hold no more."""
-        self._marks.pop(partition, None)
-
-    def barrier(self) -> tuple[int, int]:
-        """Return of how many partitions all messages are here up to which stamp; (0, 0) if one of
-        them was not heard of. The set grows only with what partition 0 says.
-        """
-        first = self._marks.get(0)
-        if first is None:
-            return 0, 0
-        marks = [self._marks.get(partition) for partition in range(first.partitions)]
-        stamps = [mark.stamp for mark in marks if mark is not None]
-        return (first.partitions, min(stamps)) if len(stamps) == len(marks) else (0, 0)
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):

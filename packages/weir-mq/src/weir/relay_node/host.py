@@ -210,6 +210,7 @@ class RelayHost:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tiers.marks.close()
         await self.tiers.uppers.close()
         if self.network is not None:
             await self.network.close()
@@ -457,6 +458,8 @@ class RelayHost:
         if outcome.is_over:
             self._forget(topic_of(group))
             return
+        if outcome.is_cut:
+            self.tiers.marks.forget(topic_of(group))
         self._send(outcome.sends)
         self.partitions.children.tell(outcome.children)
         if outcome.moved and topic is not None and (news := topic.news.get(group)) is not None:
@@ -469,6 +472,7 @@ class RelayHost:
         if topic is None:
             return
         log.info("%s is gone from the core, and from here", topic.info.full_name)
+        self.tiers.marks.forget(number)
         for group, news in topic.news.items():
             self._close(group, UnknownTopic("the topic was deleted", number))
             news.set()
@@ -508,7 +512,13 @@ class RelayHost:
         return self.network is not None and self.network.is_up
 
     async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
-        """Return the core's answer. Raises its refusal, `Unavailable` and `Disconnected`."""
+        """Return the core's answer, or for marks that of a relay above. Raises the core's refusal,
+        `Unavailable` and `Disconnected`.
+        """
+        if isinstance(request, m.AwaitMark):
+            mark = await self.tiers.uppers.next_mark(request)
+            if isinstance(mark, reply):
+                return mark
         network = self.network
         if network is None or not network.is_up:
             raise Unavailable(f"the core at {self.config.core} is not reached: try again shortly")

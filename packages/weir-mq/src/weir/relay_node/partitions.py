@@ -107,6 +107,8 @@ class Outcome(msgspec.Struct):
     children: list[SendToChild | ReadPortion] = msgspec.field(default_factory=list)
     is_over: bool = False
     moved: bool = False
+    #: Whether messages that were here were taken back, for a lineage ended.
+    is_cut: bool = False
 
 
 class RelayPartitions:
@@ -183,6 +185,7 @@ class RelayPartitions:
                 case Moved():
                     self._moved(held, effect)
                     outcome.moved = True
+                    outcome.is_cut = outcome.is_cut or effect.cut_at >= 0
                 case ReclaimBelow(index):
                     self._store.drop_below(group, index)
                 case Alarm(kind, text):

@@ -481,8 +481,8 @@ class RelayRequests:
         self, request: m.AwaitMark, room: AnswerRoom, asker: CoreAsker
     ) -> m.Reply:  # fmt: skip
         self._topic(request.topic)
-        wait = min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        return await self._ask_core(room, asker.ask_core(request, m.OrderMark, wait))
+        room.step_aside()
+        return await self._host.tiers.marks.next_mark(request, asker)
 
     async def _resolve_cut(
         self, request: m.ResolveCut, room: AnswerRoom, asker: CoreAsker

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weir.protocol.client.topology import TopologyState
 from weir.relay.holds import Child, HoldLimits, limits_in
 from weir.relay.ports import ChildrenSet
-from weir.relay_node.uppers import Hosts, UpperRelays
+from weir.relay_node.uppers import Hosts, MarkFeeds, UpperRelays
 from weir.tls.dialling import by_its_name
 from weir.topology.sets import Topology
 
@@ -29,6 +29,8 @@ class Tiers:
         self._told: TopologyState | None = None
         self._limits: dict[Child, HoldLimits] | None = None
         self.uppers = uppers
+        #: What readers and relays below are told of how far the order of topics is complete.
+        self.marks = MarkFeeds()
 
     def start(self) -> None:
         """Begin to reach the relays that the command line names."""

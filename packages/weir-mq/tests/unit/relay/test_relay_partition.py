@@ -18,10 +18,11 @@ from weir.relay import messages as m
 from weir.relay import ports as p
 from weir.relay.holds import HoldLimits, Holds
 from weir.relay.lower import ANSWER_MS, AVOID_MS, Me
+from weir.relay.marks import MarkRegisters
 from weir.relay.partition import RelayPartition, Settings
 from weir.relay.portion import Plan, missing_chunks, portion_of
 from weir.relay.rows import Row, RowKind, StoredBatches
-from weir.relay.state import MarkRegisters, RelayState
+from weir.relay.state import RelayState
 from weir.relay.upper import PULL_WAIT_MS, STALE_MS
 
 GROUP = 3 << 16 | 2

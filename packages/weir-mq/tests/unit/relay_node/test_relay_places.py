@@ -25,6 +25,7 @@ from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayedTopic, RelayHost
 from weir.relay_node.listener import PENDING_MAX, Listener
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
+from weir.relay_node.uppers import MarkFeeds
 
 TOPIC = 3
 SYSTEM = 7
@@ -48,6 +49,7 @@ class IdleHost:
         self.config = SimpleNamespace(is_private=is_private, core="weir://core")
         self.founded = SimpleNamespace(system=SYSTEM, brokerset=0, node=1)
         self.asked = 0
+        self.tiers = SimpleNamespace(marks=MarkFeeds())
 
     def handle(self, group: int, event: object) -> None:
         """Keep a relay below waiting."""
@@ -112,7 +114,7 @@ async def is_read_on(gate: RelayGate, waiting: Sequence[m.Request]) -> bool:
     "waiting",
     [
         [m.Fetch(Address(0, 0, group), 0, 1 << 20, 5_000) for group in GROUPS],
-        [m.AwaitMark(TOPIC, 1, 5_000)] * PARTITIONS,
+        [m.AwaitMark(TOPIC, 1, 9, 5_000)] * PARTITIONS,
         [pull(group) for group in GROUPS],
     ],
     ids=["fetches", "marks", "pulls"],
