@@ -6,6 +6,7 @@ import asyncio
 import urllib.request
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,7 @@ from weir.client.core.retries import Backoff
 from weir.errors import Overloaded, Unavailable
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
+from weir.relay.state import RelayState
 from weir.relay_node.consumers import clusters
 from weir.relay_node.host import RelayHost
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
@@ -87,6 +89,33 @@ def test_each_message_comes_once_and_its_bytes_from_the_relay(
             assert sorted(found) == list(range(30))
             (crew,) = await far.clusters("t")
             assert (crew.lag, crew.granted) == (0, 0)
+        assert (bytes_granted(asked), read_from_core(asked)) == (0, 0)
+
+    play(work)
+
+
+def test_a_grant_waits_for_what_is_on_its_way_to_the_relay(
+    core: Node,
+    tmp_path: Path,
+    asked: list[tuple[m.Request, m.Reply]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LOG_WAIT_SECONDS", "NEWS_WAIT_SECONDS"):
+        monkeypatch.setattr(clusters, name, 20.0)
+
+    async def work() -> None:
+        await fill(core, 1)
+        async with (
+            relay(core, tmp_path) as url,
+            connect(url) as near,
+            connect(core.url) as far,
+        ):
+            await until_known(url, 1)
+            async with near.consumer("t", cluster="crew") as consumer:
+                assert int((await take(consumer)).value) == 0
+                for number in range(1, 20):
+                    await far.publish("t", b"%d" % number)
+                    assert int((await take(consumer)).value) == number
         assert (bytes_granted(asked), read_from_core(asked)) == (0, 0)
 
     play(work)
@@ -217,39 +246,80 @@ def test_acks_wait_for_a_core_that_is_away_and_pulls_bring_nothing(
     play(work)
 
 
-def test_no_more_acks_wait_than_may(
-    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class ScriptedCore:
+    """A relay whose partition is empty, and a session in a core that says what is told."""
+
+    is_reached = True
+
+    def __init__(self, *answers: m.Reply) -> None:
+        self.asked: list[m.Request] = []
+        self._answers = [*answers]
+        self._held = SimpleNamespace(state=RelayState())
+        self.requests = clusters.ClusterRequests(cast(RelayHost, self), cast(RelayRequests, self))
+
+    def partition(self, _: Address) -> tuple[object, object]:
+        return SimpleNamespace(news={1: asyncio.Event()}), self._held
+
+    async def ask_core(self, request: m.Request, *_: object) -> m.Reply:
+        self.asked.append(request)
+        if not self._answers:
+            raise Unavailable("the core is away")
+        return self._answers.pop(0)
+
+    async def ask(self, request: clusters.ClusterRequest) -> m.Reply:
+        room, session = AnswerRoom(Places(1)), cast(ReaderSession, self)
+        return await self.requests.answer(request, room, session)
+
+
+AT = Address(0, 0, 1)
+ACK = m.Ack(AT, "crew", [(1, 0, 1)])
+
+
+def test_no_more_acks_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "ACKS_PENDING_MAX", 1)
 
-    class Away:
-        """A core that does not answer, and the partitions of its relay."""
-
-        is_reached = True
-
-        def partition(self, _: Address) -> None:
-            """It is relayed here."""
-
-        async def ask_core(self, *_: object) -> m.Reply:
-            raise Unavailable("the core is away")
-
     async def work() -> None:
-        away = Away()
-        requests = clusters.ClusterRequests(cast(RelayHost, away), cast(RelayRequests, away))
-        ack = m.Ack(Address(0, 0, 1), "crew", [(1, 0, 1)])
-
-        async def ask() -> m.Reply:
-            return await requests.answer(ack, AnswerRoom(Places(1)), cast(ReaderSession, away))
-
-        first = asyncio.ensure_future(ask())
+        core = ScriptedCore()
+        first = asyncio.ensure_future(core.ask(ACK))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="acks wait for the core"):
-            await ask()
+            await core.ask(ACK)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        assert not requests.counts.pending
+        assert not core.requests.counts.pending
+        assert not core.requests.counts.acking
 
     asyncio.run(work())
+
+
+def test_nothing_is_granted_before_the_acks_that_wait() -> None:
+    async def work() -> None:
+        core = ScriptedCore()
+        first = asyncio.ensure_future(core.ask(ACK))
+        await asyncio.sleep(0)
+        assert await core.ask(m.Pull(AT, "crew", 1, 1, 1)) == m.Granted(AT, 0, 0, 0, 0)
+        assert not any(isinstance(one, m.Pull) for one in core.asked)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_a_report_is_not_taken_while_the_core_is_away() -> None:
+    with pytest.raises(Unavailable):
+        asyncio.run(ScriptedCore().ask(m.Pull(AT, "crew", 0, 0, 0, begun=[(0, 1)])))
+
+
+def test_a_grant_is_read_from_the_core_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "LOG_WAIT_SECONDS", 0.0)
+    core = ScriptedCore(
+        m.Granted(AT, 7, 9, 0, 4), m.Fetched(AT, 0, 2, 9, (b"a",)), m.Fetched(AT, 2, 6, 9, (b"b",))
+    )
+    granted = asyncio.run(core.ask(m.Pull(AT, "crew", 4, 1, 1)))
+    assert isinstance(granted, m.Granted)
+    assert (granted.next_offset, granted.batches) == (4, (b"a", b"b"))
+    assert [one.offset for one in core.asked if isinstance(one, m.Fetch)] == [0, 2]
+    assert (core.requests.counts.granted, core.requests.counts.from_core) == (4, 4)
 
 
 async def pending(place: str) -> float:
