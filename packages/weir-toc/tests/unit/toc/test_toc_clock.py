@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +103,72 @@ def test_the_bound_holds_for_a_clock_that_drifts() -> None:
         bound = clock.error_bound(read)
         assert bound is not None
         assert error <= bound
+
+
+def followed(
+    drift_ppm: int, jitter: int, seconds: int, step_at: int = 0
+) -> tuple[Clock, list[int]]:
+    """Follow a reference by exchanges whose ways take 60 µs and a random time more.
+
+    Return the clock, and its error each 5 ms from the third second on. At `step_at` s the raw clock
+    jumps ahead by a second. No error is above what the clock states, but for those of a jump that
+    no exchange has shown yet.
+    """
+    dice = Random(7)
+    step = 0
+
+    def shown(true: int) -> int:
+        return true + S // 4 + true * drift_ppm // 1_000_000 + step
+
+    clock, true, count = Clock(shown(0)), 0, 0
+    errors: list[int] = []
+    while true < seconds * S:
+        there, back = (60_000 + int(dice.expovariate(1 / jitter)) for _ in range(2))
+        sent, reached = shown(true), true + there
+        true = reached + 20_000 + back
+        clock.sample(sent, reached, reached + 20_000, shown(true))
+        count += 1
+        end = true + (10_000_000 if count < 8 else 400_000_000)
+        while true < end:
+            error, bound = abs(clock.read(shown(true)) - true), clock.error_bound(shown(true))
+            assert bound is not None
+            assert error <= bound
+            if true > 2 * S:
+                errors.append(error)
+            true += 5_000_000
+        if step_at and not step and true > step_at * S:
+            step = S
+    return clock, errors
+
+
+@pytest.mark.parametrize("drift_ppm", [-50, 0, 50])
+def test_a_clock_that_drifts_is_followed_within_less_than_its_samples_differ(
+    drift_ppm: int,
+) -> None:
+    errors = sorted(followed(drift_ppm, 60_000, 30)[1])
+    assert errors[len(errors) // 2] < 15_000
+    assert errors[len(errors) * 99 // 100] < 60_000
+
+
+def test_samples_of_before_a_jump_say_nothing() -> None:
+    _, errors = followed(50, 60_000, 12, step_at=4)
+    assert errors[-1] > S // 2  # it is drawn back by 500 parts per million, and never set
+    clock = Clock(0)
+    for second in range(1, 12):
+        clock.sample(second * S, second * S + 50, second * S + 50, second * S + 100)
+    assert clock.error_bound(11 * S + 100) == 50
+    clock.read(12 * S + 200)
+    clock.sample(12 * S, 13 * S + 100, 13 * S + 100, 12 * S + 200)  # says less, and contradicts
+    assert clock.error_bound(12 * S + 200) == S + 100
+    assert clock.read(13 * S) == 13 * S + (S - 200) * SLEW_PPM // 1_000_000
+
+
+def test_samples_of_before_the_raw_clock_went_back_say_nothing() -> None:
+    clock = Clock(0)
+    for second in range(1, 12):
+        clock.sample(second * S, second * S + 50, second * S + 50, second * S + 100)
+    last = clock.read(11 * S + 100)
+    assert clock.read(5 * S) == last
+    later = 5 * S + 1_000
+    clock.sample(later, last + 1_500, last + 1_500, later + 1_000)
+    assert clock.read(6 * S) == last + S
