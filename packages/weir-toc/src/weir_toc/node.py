@@ -33,6 +33,9 @@ from weir_toc.topology import Routes, Switch, Topology, rack_of
 SILENT_INTERVALS = 10
 #: A minimum that moved is passed on at most so often in an interval.
 MOVES_PER_INTERVAL = 4
+#: A step that is smaller than this part of an interval waits for the next beacon, or for more. The
+#: promises of idle processes differ by little, and the minimum takes each of them in turn.
+STEPS_PER_INTERVAL = 8
 #: Registers begin so far in the past: below every barrier of the network, and far from the wrap.
 START_NS = 3_600 * 1_000_000_000
 
@@ -495,11 +498,13 @@ class SwitchNode:
         if not self._moved:
             return
         pause = self.config.interval // MOVES_PER_INTERVAL
+        least = max(1, self.config.interval // STEPS_PER_INTERVAL)
         self._moved = False
         for neighbour, output in self._outputs.items():
             half = output.half
-            if output.barrier >= half.barrier and output.commit >= half.commit:
-                continue
+            steps = half.barrier - output.barrier, half.commit - output.commit
+            if max(steps) < least:
+                continue  # the next beacon tells it
             if now - output.moved_at >= pause:
                 output.moved_at = now
                 self._beacon(now, neighbour, output)

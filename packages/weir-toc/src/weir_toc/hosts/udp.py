@@ -170,7 +170,10 @@ class UdpSocket:
     def _send_one(self, data: bytes | bytearray, target: Address | None) -> None:
         for _ in range(2):
             try:
-                self.socket.sendmsg([data], [], 0, target)
+                if target is None:
+                    self.socket.send(data)
+                else:
+                    self.socket.sendto(data, target)
                 return
             except ConnectionRefusedError:
                 continue  # of an earlier packet

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from weir_toc import packet as wire
-from weir_toc.node import Effect, Joined, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.node import STEPS_PER_INTERVAL, Effect, Joined, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id
 
@@ -115,10 +115,28 @@ def test_a_minimum_that_moved_is_passed_on_at_once_but_at_most_four_times_an_int
     now = START + T // 2
     first = sent(one.receive(now, A, beacon(A, now)), now)
     assert [(to, packet.barrier) for to, packet in first] == [(A, now)]
-    assert sent(one.receive(now + 9, A, beacon(A, now + 9)), now) == []
+    step = T // STEPS_PER_INTERVAL
+    assert sent(one.receive(now + step, A, beacon(A, now + step)), now) == []
     assert one.deadline == now + T // 4
     later = sent(one.tick(one.deadline), now)
-    assert [packet.barrier for _, packet in later] == [now + 9]
+    assert [packet.barrier for _, packet in later] == [now + step]
+
+
+def test_a_small_step_waits_for_more_or_for_the_next_beacon() -> None:
+    one = node()
+    join(one, A)
+    now = START + T // 2
+    one.receive(now, A, beacon(A, now))
+    step = T // STEPS_PER_INTERVAL
+    assert sent(one.receive(now + T // 4, A, beacon(A, now + step - 1)), now) == []
+    assert one.deadline == START + T
+    told = sent(one.receive(now + T // 3, A, beacon(A, now + step)), now)
+    assert [packet.barrier for _, packet in told] == [now + step]
+    commit = one.receive(now + T, A, beacon(A, now + step, now + 2 * step))
+    assert [packet.commit for _, packet in sent(commit, now)] == [now + 2 * step]
+    one.receive(now + T + 1, A, beacon(A, now + step + 1))
+    due = START + 3 * T
+    assert [packet.barrier for _, packet in sent(one.tick(due), due)] == [now + step + 1]
 
 
 def test_an_input_that_is_silent_for_ten_intervals_leaves_the_best_effort_minimum() -> None:
