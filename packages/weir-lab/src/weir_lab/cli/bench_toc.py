@@ -191,3 +191,75 @@ def skew(
                 print(f"{one.name}: {example}")
     if not result.clean:
         raise typer.Exit(1)
+
+
+@app.command()
+def buffers(
+    per_ms: Annotated[int, typer.Option(help="Messages that are sent in each ms.")] = 20,
+    size: Annotated[int, typer.Option(help="Bytes of a message.")] = 64,
+    as_json: Json = False,
+) -> None:
+    """Compare what a receiver holds while one link is up to 125 ms late, in virtual time.
+
+    In the last run more is sent than fits in its memory. Exit code 1 if it holds more than its
+    budget, or is sent a packet for which it gave no window.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("toc buffers"):
+        from weir_lab.bench.toc.limits.buffers import BufferSettings, measure_buffers
+        from weir_lab.cli.measured import print_measured
+
+        settings = BufferSettings(per_ms=per_ms, size=size)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("runs", len(settings.delays_ms) + 1) as show:
+        result = measure_buffers(settings, show)
+    if as_json:
+        print_measured("weir.bench.toc.limits.buffers/1", settings, msgspec.to_builtins(result))
+    else:
+        print_table(
+            ("DELAY MS", "HELD BYTES", "DELIVERED", "OVER BUDGET"),
+            [(one.delay_ms, one.held, one.delivered, one.over_budget)
+             for one in (*result.runs, result.flood)],
+        )  # fmt: skip
+        print(f"{100 * result.bend:.2f} % from a straight line at most, before the last run")
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+@app.command()
+def ports(
+    links: Annotated[int, typer.Option(help="Idle processes that are linked to it.")] = 32,
+    span: Annotated[float, typer.Option("--seconds", help="How long.")] = 10.0,
+    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 1.0,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the processor time of an aggregator to which many idle processes are linked.
+
+    Exit code 1 if it took one of them for silent: the machine is too busy for the interval then.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table
+
+    with usage("toc ports"):
+        from weir_lab.bench.toc.limits.ports import PortSettings, measure_ports
+        from weir_lab.cli.measured import print_measured
+
+        settings = PortSettings(links, span, interval_ms, folder)
+        settings.check()
+    with stop_as_by_ctrl_c():
+        result = measure_ports(settings)
+    if as_json:
+        print_measured("weir.bench.toc.limits.ports/1", settings, msgspec.to_builtins(result))
+    else:
+        print_table(
+            ("LINKS", "CORES", "BEACONS IN/S", "BEACONS OUT/S", "FENCED", "MB"),
+            [(result.ports, result.cores, result.beacons_in_per_s, result.beacons_out_per_s,
+              result.fenced, result.rss_mb)],
+        )  # fmt: skip
+    if result.fenced:
+        raise typer.Exit(1)

@@ -52,6 +52,8 @@ class Network:
         self.faults = faults
         #: Links that carry nothing, by both ends.
         self.cut: set[tuple[int, int]] = set()
+        #: Links whose packets all come so much later, in nanoseconds, by both ends.
+        self.late: dict[tuple[int, int], int] = {}
         #: How many packets were given to links.
         self.packets = 0
         self._calendar: list[tuple[int, int, Callable[[], None]]] = []
@@ -79,6 +81,8 @@ class Network:
         if (source, to) in self.cut or (faults.loss and random.random() < faults.loss):
             return
         arrival = self.now + faults.delay + int(random.random() * faults.jitter)
+        if self.late:
+            arrival += self.late.get((source, to), 0)
         if faults.duplication and random.random() < faults.duplication:
             twin, later = bytearray(data), int(random.random() * faults.lag)
             self.at(arrival + later, lambda: deliver(source, twin, size))
@@ -104,6 +108,8 @@ class Network:
         if (source, to) in self.cut:
             return
         arrival = self.now + faults.delay + int(random.random() * faults.jitter)
+        if self.late:
+            arrival += self.late.get((source, to), 0)
         together = self._kept(source, packets, arrival, deliver)
         is_held_up, is_repeated = (
             random.random() < share for share in (faults.reordering, faults.duplication)

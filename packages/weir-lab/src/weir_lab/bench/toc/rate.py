@@ -17,6 +17,7 @@ import msgspec
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.toc.crew import Crew, CrewFailed, Shape, crew
+from weir_lab.bench.toc.limits.ports import resident_mb
 from weir_lab.bench.toc.rate_worker import HEAD, RateOrders, unpacked
 
 _ROLES = ("sender", "receiver", "idle")
@@ -100,7 +101,7 @@ def measure_rate(settings: RateSettings, progress: Progress = lambda _: None) ->
                 lone = _step(made)
                 progress(2 * number + 2)
                 services.append(measured(name, settings, flood, lone))
-            rss_mb = _resident_mb(made.running["idle"].pid)
+            rss_mb = resident_mb(made.running["idle"].pid)
         except CrewFailed as error:
             services += [Service(name, problem=str(error)) for name in _SERVICES[len(services) :]]
     best_effort, reliable = services
@@ -152,11 +153,3 @@ def _silent(told: str, seen: str) -> int:
     """How many messages were not delivered, and their sender was not told of it."""
     flags = unpacked(told), unpacked(seen)
     return sum(not was_told and not was_seen for was_told, was_seen in zip(*flags, strict=True))
-
-
-def _resident_mb(pid: int) -> float:
-    """Return the memory that a process has, in millions of bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return round(int(line.split()[1]) * 1024 / 1e6, 1)
-    return 0.0
