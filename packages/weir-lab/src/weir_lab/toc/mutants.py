@@ -14,6 +14,7 @@ from weir_lab.toc.scenario import Outcome, play
 
 _FLOW = "weir_toc.endpoint.flow"
 _CLOCK = "weir_toc.clock"
+_ENDPOINT = "weir_toc.endpoint.endpoint"
 _NODE = "weir_toc.node"
 _OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
@@ -157,6 +158,16 @@ MUTANTS = (
     Mutant("a batch that is taken apart is open behind later ones", _SENDING,
            "pending.clear()", "items = [*items[1:], items[0]]\n        pending.clear()", 1,
            ("I1", "I9")),
+    Mutant("barriers of data count where only beacons carry them", _ENDPOINT,
+           "carries = packet.opcode == wire.BEACON or self.config.barriers_in_data",
+           "carries = True", 0, ("I1", "I3", "I4", "I9")),
+    Mutant("a run promises something where only beacons do", _ENDPOINT,
+           "        if self.config.barriers_in_data:\n"
+           "            self._advance(run, receiver, outbox)",
+           "        self._advance(run, receiver, outbox)", 3, ("I1", "I3", "I4", "I9")),
+    Mutant("a switch takes barriers of data that nobody rewrites", _NODE,
+           "if opcode == wire.BEACON or self.config.rewrites:", "if True:", 0,
+           ("I1", "I3", "I4", "I9")),
     Mutant("a repeated run is taken", _RECEIVING,
            "if psn < top or run.stamps", "if run.stamps", 2, ("I4",)),
     Mutant("a late run is taken", _RECEIVING,

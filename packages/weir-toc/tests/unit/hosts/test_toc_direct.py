@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from rigs.loopback import Loopback, loopback
-from rigs.programs import free_ports
+from rigs.programs import PATIENCE_SECONDS, free_ports
 from weir_toc import Message, sync
 from weir_toc import packet as wire
+from weir_toc.controller.entries import ProcessJoined
 from weir_toc.controller.records import Founded
 from weir_toc.errors import ControlError, first_error
 from weir_toc.hosts.aggregator import Aggregator
+from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import socket_in
 from weir_toc.hosts.rack_link import RackLink
@@ -64,6 +66,8 @@ def test_data_go_straight_to_their_receivers_and_beacons_to_the_switch(network: 
             Message(stamp, b.process, b"%04d" % number) for number, stamp in enumerate(stamps)
         ]
         assert a.describe()["runs"]
+        for one in (a, b):  # what data carry is the barrier of one process, ahead of the minimum
+            assert one.describe()["corrupt_barriers"] == 0
     assert network.aggregator is not None
     switch = network.aggregator.socket
     assert isinstance(switch, Recorder)
@@ -133,6 +137,46 @@ def test_a_switch_of_another_place_than_the_network_is_refused(tmp_path: Path) -
     error = first_error(caught.value)
     assert isinstance(error, ControlError)
     assert "--place switch" in str(error)
+
+
+def test_all_are_told_the_address_of_a_process_that_connects_anew(tmp_path: Path) -> None:
+    address = ("127.0.0.1", free_ports(1)[0])
+
+    def connected(tasks: set[asyncio.Task[None]], **hello: object) -> ControlLink:
+        link = ControlLink([address], {"op": "hello", "kind": "guest", **hello})
+        tasks.add(asyncio.ensure_future(link.run()))
+        return link
+
+    async def joined(link: ControlLink, switch: ControlLink, name: str, port: int) -> int:
+        register = {"op": "register", "name": name, "rack": 0, "nonce": 1}
+        process = (await link.request(register))["process"]
+        await link.request({"op": "attach", "node": process, "incarnation": 9,
+                            "host": "127.0.0.1", "port": port})  # fmt: skip
+        switch.report(ProcessJoined(process))
+        return int(process)
+
+    async def told(link: ControlLink, addresses: list[list[object]]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await link.frames.get()).get("addresses") != addresses:
+                continue
+
+    async def body() -> None:
+        founding = Founded(1, 0, 0, 1_000_000_000, "switch")
+        controller = Controller(1, {1: address}, tmp_path, founding)
+        tasks = {asyncio.ensure_future(controller.run())}
+        switch = connected(tasks, kind="node", node=switch_id("rack-0"), incarnation=1)
+        await switch.request({"op": "start", "host": "127.0.0.1", "port": 9})
+        a, b = connected(tasks), connected(tasks)
+        first = await joined(a, switch, "a", 1_001)
+        second = await joined(b, switch, "b", 1_002)
+        await told(b, [[first, "127.0.0.1", 1_001], [second, "127.0.0.1", 1_002]])
+        connected(tasks, kind="node", node=first, incarnation=9, host="127.0.0.1", port=1_003)
+        await told(b, [[first, "127.0.0.1", 1_003], [second, "127.0.0.1", 1_002]])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize(("host", "port"), [
