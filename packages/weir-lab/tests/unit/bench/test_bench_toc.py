@@ -45,7 +45,8 @@ def test_conformance_checks_every_message_at_each_place(
     assert run["scatterings"] > 50
     assert run["messages"] > 50
     assert run["resent"] + run["told"] > 0
-    assert run["runs"] > 0
+    # A program in the kernel takes packets one by one.
+    assert bool(run["runs"]) == (place != Place.XDP.value)
 
 
 @pytest.mark.slow
@@ -62,7 +63,8 @@ def test_eight_processes_keep_all_guarantees_at_each_place(
     assert found["messages"] > 5_000
     without, with_loss = found["places"][0]["runs"]
     if not without["false_removals"] and found["trees"]:
-        assert without["late"] == without["nak"] == 0  # all links of a tree are FIFO
+        # All links of a tree are FIFO.
+        assert without["late"] == without["nak"] == found["late_without_loss"] == 0
     assert with_loss["told"] > 0
 
 
@@ -83,10 +85,10 @@ def test_a_place_that_needs_a_tree_says_what_is_missing_for_one(
 def test_a_place_that_is_missing_where_it_could_run_is_a_failure() -> None:
     missing = Runs("xdp", [], "weir-toc has no program for switches yet")
     for trees in (True, False):
-        assert Result(trees, [missing], 0, 1, 0, 0, 0, 0, 0).clean is not trees
-    assert Result(True, [], 3, 0, 9, 0, 0, 5, 5).clean
-    assert not Result(True, [], 3, 0, 9, 1, 0, 0, 0).clean
-    assert not Result(True, [], 3, 0, 9, 0, 1, 0, 0).clean
+        assert Result(trees, [missing], 0, 1, 0, 0, 0, 0, 0, 0).clean is not trees
+    assert Result(True, [], 3, 0, 9, 0, 0, 5, 5, 0).clean
+    assert not Result(True, [], 3, 0, 9, 1, 0, 0, 0, 0).clean
+    assert not Result(True, [], 3, 0, 9, 0, 1, 0, 0, 0).clean
 
 
 def test_a_place_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

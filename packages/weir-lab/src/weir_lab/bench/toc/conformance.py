@@ -113,6 +113,8 @@ class Result(msgspec.Struct, frozen=True):
     false_removals: int
     late: int
     nak: int
+    #: Messages that came too late although no packet was lost: a link was not FIFO.
+    late_without_loss: int
 
     @property
     def clean(self) -> bool:
@@ -140,9 +142,13 @@ def measure(settings: Settings, progress: Progress = lambda _: None) -> Result:
         places,
         sum(place.passed for place in places),
         sum(bool(place.missing) for place in places),
-        *(sum(getattr(run, key) for run in all_runs)
-          for key in ("messages", "violations", "false_removals", "late", "nak")),
-    )  # fmt: skip
+        sum(run.messages for run in all_runs),
+        sum(run.violations for run in all_runs),
+        sum(run.false_removals for run in all_runs),
+        sum(run.late for run in all_runs),
+        sum(run.nak for run in all_runs),
+        sum(run.late for run in all_runs if not run.loss),
+    )
 
 
 def _run(settings: Settings, place: Place, loss: float, has_trees: bool) -> Run:
