@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from weir.codec import Buffer
+from weir.codec import Buffer, total
 from weir.errors import Damaged, Overloaded, Refused, Unavailable
-from weir.model.limits import RELAY_PULLS_WAITING_MAX, RETRY_AFTER_MS
+from weir.model.limits import HOLDS_MAX, RELAY_PULLS_WAITING_MAX, RETRY_AFTER_MS
 from weir.relay.holds import Child
 from weir.relay.messages import AskFilter, Pull
 from weir.relay.portion import (
@@ -57,6 +57,8 @@ class ChildLinks:
         self._links: dict[int, Link] = {}
         self._of_child: dict[tuple[int, Child], int] = {}
         self._number = 0
+        #: By node, how many bytes of messages it was sent; of as many nodes as may be held for.
+        self.sent: dict[Child, int] = {}
 
     def open(self, message: Pull | AskFilter) -> Link:
         """Let a request wait. The pull that the same node has waiting is refused. Raises
@@ -89,6 +91,12 @@ class ChildLinks:
         for effect in effects:
             if (link := self._links.get(effect.link)) is not None:
                 link.effects.put_nowait(effect)
+                if isinstance(effect, SendToChild) and effect.data:
+                    self._count(link.child, total(effect.data))
+
+    def _count(self, child: Child, size: int) -> None:
+        if child in self.sent or len(self.sent) < HOLDS_MAX:
+            self.sent[child] = self.sent.get(child, 0) + size
 
     def end(self, group: int, error: Refused) -> None:
         """Refuse all that wait for a group."""

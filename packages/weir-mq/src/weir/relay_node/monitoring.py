@@ -7,12 +7,14 @@ had all that the upper node had, so they grow while nobody answers, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weir.model.ids import partition_of
+from weir.order.clock import milliseconds_of
+from weir.relay.holds import Child
 from weir.relay_node.consumers.clusters import ClusterCounts
-from weir.relay_node.host import RelayHost, steady_ms
+from weir.relay_node.host import RelayHost, steady_ms, wall_ms
 from weir.relay_node.listener import RelayTls
 from weir.relay_node.partitions import Held
 from weir.server.observability.endpoint import (
@@ -50,6 +52,32 @@ def lag_of(held: Held, now_ms: int) -> Lag:
     behind = max(now_ms - held.complete_ms, 0) / 1_000
     heard = max(now_ms - held.heard_ms, 0) / 1_000
     return Lag(messages, int(messages * each), behind, heard)
+
+
+class ChildLag(NamedTuple):
+    """How far a node below is behind with a topic: in messages, and seconds since its last word."""
+
+    messages: int
+    silent_seconds: float
+
+
+def children_of(rows: Iterable[Held], now_ms: int) -> dict[Child, ChildLag]:
+    """Return of each node below how far it is behind with the partitions of a topic: what it has
+    not made durable counts, and the partition counts of which it was silent for longest.
+    """
+    found: dict[Child, ChildLag] = {}
+    for held in rows:
+        for child, offset, silent_ms in held.machine.upper.holds.silent(now_ms):
+            before = found.get(child, ChildLag(0, 0.0))
+            messages = before.messages + max(held.state.end - offset, 0)
+            found[child] = ChildLag(messages, max(before.silent_seconds, silent_ms / 1_000))
+    return found
+
+
+def tags_kept(held: Held) -> int:
+    """Return how many tags a partition keeps from its end on; -1: all messages."""
+    now = held.state.filter_at(held.state.end)
+    return -1 if now is None or now.tags is None else len(now.tags)
 
 
 class RelayMonitor:
@@ -141,6 +169,35 @@ class RelayMonitor:
                     each(lambda held, _: held.state.ranges.total))  # fmt: skip
         yield gauge("gap_messages", "Messages that were lost above, and are an error to readers.",
                     each(lambda held, _: sum(b - a for a, b in held.state.gaps)))  # fmt: skip
+        yield gauge("filter_tags", "How many tags are kept; -1: all messages.",
+                    each(lambda held, _: tags_kept(held)))  # fmt: skip
+        yield gauge("mark_age_seconds", "Age of the stamp up to which all is known to be here.",
+                    [(labels, max(wall_ms() - milliseconds_of(held.mark.stamp), 0) / 1_000)
+                     for labels, held, _ in rows if held.mark is not None])  # fmt: skip
+        yield from self._links(now_ms)
+
+    def _links(self, now_ms: int) -> Iterator[Family]:
+        """Yield what goes between this relay and others."""
+        host = self._host
+        pulled = [({"upper": host.tiers.name_of(upper)}, size)
+                  for upper, size in host.partitions.pulled.items()]  # fmt: skip
+        yield Family("weir_relay_pulled_bytes_total", "counter",
+                     "Bytes of messages that came from an upper node.", pulled)  # fmt: skip
+        sent = [(_named(child), size) for child, size in host.partitions.children.sent.items()]
+        yield Family("weir_relay_sent_bytes_total", "counter",
+                     "Bytes of messages that a relay below was sent.", sent)  # fmt: skip
+        lags: list[tuple[Labels, ChildLag]] = []
+        for topic in host.topics.values():
+            held = host.partitions.held
+            rows = [held[one.group] for one in topic.info.addresses if one.group in held]
+            lags += [({"topic": topic.info.full_name, **_named(child)}, lag)
+                     for child, lag in children_of(rows, now_ms).items()]  # fmt: skip
+        yield Family("weir_relay_child_lag_messages", "gauge",
+                     "Messages that a relay below has not made durable.",
+                     [(labels, lag.messages) for labels, lag in lags])  # fmt: skip
+        yield Family("weir_relay_child_silent_seconds", "gauge",
+                     "Seconds since a relay below said what it needs.",
+                     [(labels, lag.silent_seconds) for labels, lag in lags])  # fmt: skip
 
     def _partitions(self) -> Iterator[tuple[Labels, Held]]:
         for topic in self._host.topics.values():
@@ -149,3 +206,8 @@ class RelayMonitor:
                 if held is not None:
                     partition = str(partition_of(address.group))
                     yield {"topic": topic.info.full_name, "partition": partition}, held
+
+
+def _named(child: Child) -> dict[str, str]:
+    brokerset, node = child
+    return {"set": str(brokerset), "node": str(node)}

@@ -125,6 +125,8 @@ class RelayPartitions:
         self._first_number = now_ms
         self.held: dict[int, Held] = {}
         self.children = ChildLinks()
+        #: By upper node, how many bytes of messages came from it.
+        self.pulled: dict[UpperNode, int] = {}
 
     def __iter__(self) -> Iterator[int]:
         return iter(list(self.held))
@@ -170,6 +172,7 @@ class RelayPartitions:
         effects: list[Effect] = []
         if isinstance(event, AnswerCame):
             held.hear(event)
+            self.pulled[event.upper] = self.pulled.get(event.upper, 0) + len(event.data)
             if event.answer.log_start != held.log_start:  # what the upper node keeps is kept here
                 held.log_start = event.answer.log_start
                 effects += held.machine.handle(RetentionSet(held.log_start), now_ms)

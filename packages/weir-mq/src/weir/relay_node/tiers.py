@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weir.protocol.client.topology import TopologyState
 from weir.relay.holds import Child, HoldLimits, limits_in
-from weir.relay.ports import ChildrenSet
+from weir.relay.ports import ChildrenSet, UpperNode
 from weir.relay_node.uppers import Hosts, MarkFeeds, UpperRelays
 from weir.tls.dialling import by_its_name
 from weir.topology.sets import Topology
@@ -45,6 +45,11 @@ class Tiers:
         if not self._fixed:
             self.uppers.use(uppers_in(told.topology, self._brokerset, self._node, self._core))
         return True
+
+    def name_of(self, upper: UpperNode) -> str:
+        """Return where an upper node is reached, for people."""
+        relay = self.uppers.find(upper)
+        return "core" if upper.is_core else f"relay {upper.node}" if relay is None else str(relay)
 
     def children(self, topic: str) -> ChildrenSet | None:
         """Return the nodes that pull a topic, by its full name, from here, and what is kept for

@@ -360,6 +360,18 @@ def test_of_one_node_one_pull_of_a_partition_waits(monkeypatch: pytest.MonkeyPat
     links.open(pull_of(7)), links.open(pull_of(8))
 
 
+def test_bytes_are_counted_for_as_many_nodes_as_may_be_held_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "HOLDS_MAX", 1)
+    links = ChildLinks()
+    first, other = links.open(pull_of(7)), links.open(pull_of(8))
+    answer = Answer(3 << 16, 1, 0, 0, 0, (), 0, 0)
+    for link in (first, first, other):
+        links.tell([SendToChild(link.number, answer, (b"abc", b"de"))])
+    assert links.sent == {first.child: 10}
+
+
 def test_a_partition_that_is_gone_refuses_who_waits_for_it() -> None:
     links = ChildLinks()
     gone, other = links.open(pull_of(7)), links.open(pull_of(7, 3 << 16 | 1))

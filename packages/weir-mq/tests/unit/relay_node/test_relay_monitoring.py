@@ -18,15 +18,28 @@ from rigs.relay_nodes import fill, make_small, play, started_relay, until_known
 from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.finding import Finding
 from weir.cli.doctor.relay import examine_relay
+from weir.order.clock import stamp_at
 from weir.relay.entries import FilterSet, GapTold, Relayed, StartMoved
+from weir.relay.holds import HoldLimits, Holds
+from weir.relay.messages import Mark
 from weir.relay.partition import RelayPartition
+from weir.relay.ports import UpperNode
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
 from weir.relay_node.consumers.clusters import ClusterCounts
-from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms
+from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms, wall_ms
 from weir.relay_node.listener import RelayTls
-from weir.relay_node.monitoring import Lag, RelayMonitor, lag_of
+from weir.relay_node.monitoring import (
+    ChildLag,
+    Lag,
+    RelayMonitor,
+    children_of,
+    lag_of,
+    tags_kept,
+)
 from weir.relay_node.partitions import Held
+from weir.relay_node.tiers import Tiers
+from weir.relay_node.uppers import UpperRelays
 from weir.testing.memory_node import Node, node
 
 
@@ -95,7 +108,8 @@ def held(*records: Any) -> Held:
     state = RelayState()
     for record in (StartMoved(10), FilterSet(1, None, 10), *records):
         state.apply(record, 1_000)
-    return Held(cast(RelayPartition, SimpleNamespace(state=state)), 0, 0)
+    upper = SimpleNamespace(holds=Holds(HoldLimits()))
+    return Held(cast(RelayPartition, SimpleNamespace(state=state, upper=upper)), 0, 0)
 
 
 RELAYED = Relayed(0, 10, 20, 1, 5, (Row(1, 10, 5, 900),))
@@ -111,6 +125,38 @@ def test_the_lag_of_a_partition() -> None:
     assert lag_of(held(), 0) == Lag(0, 0, 0.0, 0.0)
 
 
+def test_how_far_relays_below_are_behind() -> None:
+    one, other = held(RELAYED), held(RELAYED)
+    one.machine.upper.holds.say((20, 1), 14, None, 1_000)
+    other.machine.upper.holds.say((20, 1), 20, None, 4_000)
+    other.machine.upper.holds.say((21, 1), 11, None, 3_000)
+    found = children_of([one, other], 5_000)
+    assert found == {(20, 1): ChildLag(6, 4.0), (21, 1): ChildLag(9, 2.0)}
+
+
+@pytest.mark.parametrize(("tags", "count"), [(None, -1), (("a", "b"), 2)])
+def test_how_many_tags_are_kept(tags: tuple[str, ...] | None, count: int) -> None:
+    one = held(FilterSet(2, tags, 10))
+    assert tags_kept(one) == count
+
+
+def test_what_goes_between_relays_is_told() -> None:
+    host = Broken()
+    host.one.mark = Mark(1, stamp_at(wall_ms() - 7_000), 20)
+    host.one.machine.upper.holds.say((20, 1), 15, None, steady_ms())
+    figures = Figures(answer(host, "/metrics")[1])
+    assert [labels for labels, _ in figures.rows("weir_relay_pulled_bytes_total")] == [
+        {"upper": "core"}, {"upper": "relay 2"},
+    ]  # fmt: skip
+    assert figures.total("weir_relay_pulled_bytes_total") == 970
+    assert figures.rows("weir_relay_sent_bytes_total") == [({"set": "20", "node": "1"}, 500)]
+    lag = {"topic": "t", "set": "20", "node": "1"}
+    assert figures.rows("weir_relay_child_lag_messages") == [(lag, 8)]
+    assert [labels for labels, _ in figures.rows("weir_relay_child_silent_seconds")] == [lag]
+    assert figures.total("weir_relay_mark_age_seconds") == pytest.approx(7, abs=3)
+    assert figures.total("weir_relay_filter_tags") == -1
+
+
 class Broken:
     """A host where all goes wrong that an operator should hear of."""
 
@@ -122,7 +168,11 @@ class Broken:
         self.one = held(RELAYED, GapTold(20, 23, "gone"))
         self.one.heard_ms, self.one.complete_ms = steady_ms() - 65_000, steady_ms() - 70_000
         self.one.head = 123
-        self.partitions = SimpleNamespace(held={GROUP: self.one})
+        links = SimpleNamespace(sent={(20, 1): 500})
+        pulled = {UpperNode(0, 1, True): 900, UpperNode(0, 2, False): 70}
+        self.partitions = SimpleNamespace(held={GROUP: self.one}, children=links, pulled=pulled)
+        uppers = UpperRelays(7, 2)
+        self.tiers = Tiers(20, 1, uppers, (), "core")
         troubles = SimpleNamespace(now={"flush": "full"})
         self.disk = SimpleNamespace(troubles=troubles, unsynced=7, is_full=True)
 
