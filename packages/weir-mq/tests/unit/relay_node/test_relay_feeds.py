@@ -11,6 +11,7 @@ import pytest
 from weir.errors import Disconnected, Unauthorized, Unavailable, UnknownTopic, WeirError
 from weir.model.limits import RELAY_MARKS_AWAITED_MAX
 from weir.protocol.client import messages as m
+from weir.relay_node import uppers
 from weir.relay_node.host import RelayHost
 from weir.relay_node.uppers import MarkAsker, MarkFeeds, UpperRelay
 
@@ -171,16 +172,24 @@ def test_what_was_told_before_a_lineage_ended_counts_no_more() -> None:
 
 
 class Network:
-    """A connection to a relay above that says how far the order is complete."""
+    """The connections to a relay above that says how far the order is complete."""
 
-    is_up = True
+    is_up, error = True, None
+    welcome = SimpleNamespace(system=9)
+    reached = False
+    count = 0
 
-    def __init__(self, reached: bool) -> None:
-        self.reached = reached
-        self.count = 0
+    def __init__(self, *_: object, **__: object) -> None:
+        """Reach it."""
+
+    async def start(self) -> None:
+        """It is reached."""
+
+    async def close(self) -> None:
+        """It is not needed any more."""
 
     async def request(self, request: m.AwaitMark, *_: object, **__: object) -> m.OrderMark:
-        self.count += 1
+        Network.count += 1
         return m.OrderMark(TOPIC, 5, 1, [], 0, self.reached)
 
 
@@ -188,15 +197,24 @@ class Network:
     ("stamp", "reached", "count"), [(7, True, 2), (0, False, 2), (7, False, 1)]
 )
 def test_a_relay_that_does_not_get_to_a_stamp_is_left_alone(
-    stamp: int, reached: bool, count: int
+    stamp: int, reached: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(uppers, "NetworkClient", Network)
+    monkeypatch.setattr(Network, "reached", reached)
+    monkeypatch.setattr(Network, "count", 0)
+    request = m.AwaitMark(TOPIC, 0, stamp, 1)
+
     async def work() -> None:
-        upper, network = UpperRelay((("a", 1),), 2, 9, None), Network(reached)
-        assert await upper.next_mark(m.AwaitMark(TOPIC, 0, stamp, 1)) is None, "it is not reached"
-        upper._network = cast(Any, network)
-        for _ in range(2):
-            await upper.next_mark(m.AwaitMark(TOPIC, 0, stamp, 1))
-        assert network.count == count
+        upper = UpperRelay((("a", 1),), 2, 9, None)
+        assert await upper.next_mark(request) is None, "it is not reached"
+        keeping = asyncio.ensure_future(upper.keep())
+        while not Network.count:
+            await upper.next_mark(request)
+            await asyncio.sleep(0)
+        await upper.next_mark(request)
+        assert Network.count == count
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
     run(work)
 
