@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weir.errors import UnknownOpcode
 from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.batch_builder import encode
-from weir.model.ids import Address, group_of, partition_of, topic_of
+from weir.model.ids import Address, group_of, partition_of, producer_of, topic_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
@@ -52,6 +52,8 @@ class FakeBroker:
         #: What was given back; it is granted to nobody again.
         self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
+        #: Of the producer ids that were granted, which windows were asked for.
+        self.windows: list[int] = []
         self.wall_ms = 1_700_000_000_000
         #: The stamp of grants, and by how much it is ahead of the time.
         self.granted_at = 0, 0
@@ -179,7 +181,7 @@ class FakeBroker:
         if isinstance(request, m.ListTopics):
             return m.TopicList([*self.topics.values()])
         if isinstance(request, m.OpenProducer):
-            return self._grant(request.producer)
+            return self._grant(request.producer, request.window)
         if isinstance(request, m.Positions | a.ListClusters):
             return self._tell_extent(request)
         if isinstance(request, m.AskBarriers):
@@ -213,10 +215,11 @@ class FakeBroker:
             return m.PositionsReply(start, end, start)
         return a.ClusterList(start, end, [])
 
-    def _grant(self, producer: int) -> m.ProducerGrant:
+    def _grant(self, producer: int, window: int) -> m.ProducerGrant:
         if not producer:
             self.producers += 1
-            return m.ProducerGrant(1_000 + self.producers, 0)
+            self.windows.append(window)
+            return m.ProducerGrant(producer_of(1_000 + self.producers, window), 0)
         epoch = self.epochs[producer] = self.epochs.get(producer, 0) + 1
         return m.ProducerGrant(producer, epoch)
 

@@ -82,7 +82,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.RestoreTopic: st.builds(
         m.RestoreTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE, NATURAL, TEXT, TEXT, DEVICE_HUB
     ),
-    m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
+    m.OpenProducer: st.builds(m.OpenProducer, NATURAL, st.integers(0, 64)),
     m.Follow: st.builds(m.Follow, NATURAL),
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),

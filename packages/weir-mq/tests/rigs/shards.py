@@ -227,13 +227,6 @@ def bytes_of_ids(ids: ProducerIds) -> list[int]:
     return [sum(len(column) * column.itemsize for column in chunk) for chunk in ids._chunks]
 
 
-def windows_of(rig: Any, group: int) -> dict[tuple[int, int], int]:
-    """Return of a partition how many batches of producers with a window are under way."""
-    found = rig.shard.topics.find(group).leading.appender._windows
-    assert isinstance(found, dict)
-    return found
-
-
 def stripes_of(table: Any) -> list[Any]:
     """Return the stripes of a table of origins, or of producers."""
     return list(table._stripes.values())

@@ -24,6 +24,7 @@ import weir
 import weir_raft
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.broker.shard import Shard
+from weir.client.producer.sender import LONE_WINDOW, ProducerOptions
 from weir.errors import WeirError
 from weir.model.batch_builder import encode
 from weir.model.limits import MIB
@@ -232,7 +233,9 @@ class Journeys:
         # The client goes to who leads the partition: there the request is decoded and decided.
         self._wait(lambda: len(self._leaders()) == 1)
         self._leader = _Caller(world, self._leaders()[0])
-        grant = self._leader.ask(m.OpenProducer())
+        # As the client asks: `publish` without a producer, or a producer as it is by default.
+        window = LONE_WINDOW if settings.nodes == 1 else ProducerOptions().window
+        grant = self._leader.ask(m.OpenProducer(window=window))
         assert isinstance(grant, m.ProducerGrant), grant
         self._producer, self._epoch, self._sequence = grant.producer, grant.epoch, 0
 

@@ -8,6 +8,7 @@ _UNIT = "packages/weir-mq/tests/unit"
 _APPENDER = f"{_UNIT}/broker/produce/test_appender.py"
 _TABLE = f"{_UNIT}/broker/state/test_producer_table.py"
 _IDS = f"{_UNIT}/broker/metadata/test_producer_ids.py"
+_CLIENTS = f"{_UNIT}/client/producer/test_producer_windows.py"
 _GRANTS = f"{_UNIT}/broker/metadata/test_broker_producers.py"
 
 OF_PRODUCERS = (
@@ -16,16 +17,16 @@ OF_PRODUCERS = (
         "windows-are-not-enforced",
         "A producer with its window under way is refused one batch more.",
         "weir.broker.produce.appender",
-        "if self._windows.get((producer, header.epoch), 0) >= window:",
-        "if self._windows.get((producer, header.epoch), 0) > 4 * window:",
+        "if appender.windows.get((producer, epoch), 0) >= window and",
+        "if appender.windows.get((producer, epoch), 0) > 4 * window and",
         f"{_APPENDER}::test_a_window_is_kept_to",
     ),
     Bug(
         "commits-make-no-room",
         "A commit makes room in the window.",
         "weir.broker.produce.appender",
-        "under_way = self._windows[key[:2]] - 1",
-        "under_way = self._windows[key[:2]]",
+        "under_way = self.windows[key[:2]] - 1",
+        "under_way = self.windows[key[:2]]",
         f"{_APPENDER}::test_a_window_is_kept_to",
     ),
     Bug(
@@ -83,5 +84,13 @@ OF_PRODUCERS = (
         "self._chunks[-1] = _Chunk(keys[:], owners[:])",
         "self._chunks[-1] = _Chunk(keys, owners)",
         f"{_IDS}::test_a_snapshot_stays_what_it_was",
+    ),
+    Bug(
+        "an-id-is-shared-within-a-topic",
+        "A topic's next producer has another id: it numbers its batches anew.",
+        "weir.client.producer.sender",
+        "if self._grant is None or topic in self._topics or is_old:",
+        "if self._grant is None or is_old:",
+        f"{_CLIENTS}::test_a_topic_gets_a_new_id_where_its_producer_failed",
     ),
 )

@@ -106,7 +106,8 @@ class ProducerIds:
         self.idle = [one for one in self.idle if one.since >= now - _UNUSED_SECONDS]
         if self.idle:
             return self.idle.pop()
-        return ProducerId(await self._network.request(m.OpenProducer(), m.ProducerGrant), now)
+        asked = m.OpenProducer(window=1)  # it is idle until it is known what came of the last one
+        return ProducerId(await self._network.request(asked, m.ProducerGrant), now)
 
     def give_back(self, producer: ProducerId, sequences: Mapping[int, int]) -> None:
         """Take back one of which it is known what it did: so many more `sequences` by group."""

@@ -38,7 +38,7 @@ from weir.errors import (
 )
 from weir.model.batch import HEADER_SIZE, Batch, Columns, Header, crc_holds, stamped
 from weir.model.columns import Piece
-from weir.model.ids import WINDOW_AT, granted_at, partition_of, window_of
+from weir.model.ids import WINDOW_AT, WINDOWS, granted_at, partition_of
 from weir.model.limits import (
     DEDUPE_HORIZON_MS,
     ENTRY_BYTES_MAX,
@@ -93,12 +93,12 @@ class Appender:
         "_state",
         "_time",
         "_values",
-        "_windows",
         "clock",
         "counts",
         "flying",
         "is_closed",
         "staged",
+        "windows",
     )
 
     def __init__(
@@ -131,7 +131,7 @@ class Appender:
         self.flying: dict[tuple[int, int, int], Pending] = {}
         #: Of producers that were granted a window: how many batches of an epoch are under way, for
         #: all that is known here.
-        self._windows: dict[tuple[int, int], int] = {}
+        self.windows: dict[tuple[int, int], int] = {}
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
         #: Whether nothing new is taken: the partition is sealed, or about to be.
@@ -234,18 +234,6 @@ class Appender:
             )
         return _told(answer, True)
 
-    def check_window(self, header: Header) -> None:
-        """Raise `BadRequest` for a new batch of a producer that has its window under way: an answer
-        that it may still ask for would be forgotten.
-        """
-        producer = header.producer
-        window = window_of(producer)
-        if self._windows.get((producer, header.epoch), 0) >= window:
-            raise BadRequest(
-                f"producer {producer} has its window of {window} under way, and this is one more: "
-                "wait for a confirm first, or open a producer with a larger window"
-            )
-
     @property
     def is_open(self) -> bool:
         """Whether new batches are taken: else what was taken before is still answered."""
@@ -314,7 +302,7 @@ class Appender:
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
         if record.producer >> WINDOW_AT:
             key = record.producer, record.epoch
-            self._windows[key] = self._windows.get(key, 0) + 1
+            self.windows[key] = self.windows.get(key, 0) + 1
         self.flying[record.producer, record.epoch, record.sequence] = pending
         if record.large is not None:
             self._values.accepted(record)
@@ -386,11 +374,11 @@ class Appender:
         if pending is None:
             return None
         if record.producer >> WINDOW_AT:
-            under_way = self._windows[key[:2]] - 1
+            under_way = self.windows[key[:2]] - 1
             if under_way:
-                self._windows[key[:2]] = under_way
+                self.windows[key[:2]] = under_way
             else:
-                del self._windows[key[:2]]
+                del self.windows[key[:2]]
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
         known: Known | None = Known(record.epoch, record.sequence + record.messages)
         if record.scattered is not None:
@@ -514,9 +502,14 @@ class ProduceRequests:
             return False
         repeats = verdict is not None
         if verdict is None:
+            producer, epoch = batch.header.producer, batch.header.epoch
+            window = WINDOWS[producer >> WINDOW_AT & 7]
             # Who is confirmed early may send on before the commit, and asks for no such answer.
-            if batch.header.producer >> WINDOW_AT and request.level != _EARLY:
-                appender.check_window(batch.header)
+            if appender.windows.get((producer, epoch), 0) >= window and request.level != _EARLY:
+                raise BadRequest(
+                    f"producer {producer} has its window of {window} under way, and this is one "
+                    "more: wait for a confirm first, or open a producer with a larger window"
+                )
             if request.seen > appender.clock.highest.stamp:  # else who is honest had it from here
                 appender.check_seen(request.seen)
             if batch.header.compression:  # else it is as long as what is charged below

@@ -41,7 +41,7 @@ from weir.client.producer.receipts import (
     Receipt,
     Unconfirmed,
 )
-from weir.client.producer.sender import ProducerOptions, TopicSender
+from weir.client.producer.sender import LONE_WINDOW, ProducerOptions, SharedId, TopicSender
 from weir.client.schemas import SchemaVersion
 from weir.codec import Buffer
 from weir.errors import BadRequest, Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
@@ -118,8 +118,14 @@ class BrokerClock:
 class Producer:
     """Sends to one topic under a producer id of its own. `async with` opens, flushes and closes."""
 
-    def __init__(self, network: NetworkClient, topic: str, options: ProducerOptions) -> None:
-        """Take the connections; `open` talks to the broker."""
+    def __init__(
+        self,
+        network: NetworkClient,
+        topic: str,
+        options: ProducerOptions,
+        shared: SharedId | None = None,
+    ) -> None:
+        """Take the connections, and the id that is `shared`; `open` talks to the broker."""
         options.check()
         self.topic = topic
         self._network = network
@@ -129,7 +135,7 @@ class Producer:
         self._unconfirmed = Unconfirmed(
             topic, network.request_timeout, options.max_buffered, options.on_confirm
         )
-        self._sender = TopicSender(network, topic, options, self._unconfirmed)
+        self._sender = TopicSender(network, topic, options, self._unconfirmed, shared)
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
@@ -464,6 +470,9 @@ class SharedProducers:
         """Have none yet."""
         self._network = network
         self._producers: dict[ProducerKind, Producer] = {}
+        #: Of those that are delayed and of those that are not, by version of a schema: a topic may
+        #: have a producer of each.
+        self._ids: dict[tuple[bool, SchemaVersion | None], SharedId] = {}
         self._retired: list[Producer] = []
         self._opening = asyncio.Lock()
 
@@ -507,7 +516,9 @@ class SharedProducers:
                 self._retired.remove(producer)
                 await producer.close()
             if kind not in self._producers:
-                options = ProducerOptions(linger=0, schema=kind.schema)
-                producer = Producer(self._network, kind.topic, options)
+                options = ProducerOptions(linger=0, schema=kind.schema, window=LONE_WINDOW)
+                key = kind.delayed, kind.schema
+                shared = self._ids.setdefault(key, SharedId(self._network))
+                producer = Producer(self._network, kind.topic, options, shared)
                 self._producers[kind] = await producer.open()
             return self._producers[kind]

@@ -36,8 +36,8 @@ from weir.errors import (
     WeirError,
 )
 from weir.model.batch import Batch, Columns
-from weir.model.ids import PARTITIONS_MAX, Address, group_of, topic_of
-from weir.model.limits import BATCH_BYTES_MAX, MIB
+from weir.model.ids import PARTITIONS_MAX, Address, group_of, topic_of, window_of
+from weir.model.limits import BATCH_BYTES_MAX, DEDUPE_HORIZON_MS, MIB, PIPELINE_WINDOW
 from weir.model.topic import partition_for
 from weir.protocol.client import messages as m
 
@@ -46,6 +46,13 @@ _LEVELS = {
     "received": m.Level.RECEIVED,
     "visible": m.Level.VISIBLE,
 }
+
+
+#: So many batches of a partition are under way at once for publishes that have no producer of
+#: their own: what comes meanwhile shares the next batch. Each id costs the broker by its window.
+LONE_WINDOW = 4
+#: For so long a shared id is given to topics that did not have it yet.
+SHARED_SECONDS = DEDUPE_HORIZON_MS / 1_000 / 7
 
 
 class Partitioner:
@@ -194,19 +201,50 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
             whole_number("schema", self.schema, 1)
 
 
+class SharedId:
+    """A producer id that publishes to several topics share, each topic once: another producer of
+    the same topic would number its batches anew.
+    """
+
+    def __init__(self, network: NetworkClient) -> None:
+        """Ask for none yet."""
+        self._network = network
+        self._grant: m.ProducerGrant | None = None
+        self._since = 0.0
+        self._topics: set[str] = set()
+
+    async def take(self, topic: str) -> m.ProducerGrant:
+        """Return the id for a topic, a new one if the topic had it, or it is old: partitions take
+        no id that they do not know from the dedupe horizon on.
+        """
+        now = asyncio.get_running_loop().time()
+        is_old = now - self._since > SHARED_SECONDS
+        if self._grant is None or topic in self._topics or is_old:
+            asked = m.OpenProducer(window=LONE_WINDOW)
+            self._grant = await self._network.request(asked, m.ProducerGrant)
+            self._since, self._topics = now, set()
+        self._topics.add(topic)
+        return self._grant
+
+
 class TopicSender:
     """The senders of one topic's partitions, under a producer id of its own."""
 
     def __init__(
-        self, network: NetworkClient, topic: str, options: ProducerOptions, unconfirmed: Unconfirmed
+        self,
+        network: NetworkClient,
+        topic: str,
+        options: ProducerOptions,
+        unconfirmed: Unconfirmed,
+        shared: SharedId | None = None,
     ) -> None:
-        """Take the connections; `open` talks to the broker."""
+        """Take the connections, and the id that is `shared`; `open` talks to the broker."""
+        self._shared_id = shared
         self.partitioner = Partitioner(topic)
         self._network = network
         self._topic = topic
         self._options = options
         self._unconfirmed = unconfirmed
-        self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
         #: Values are checked by it before they are sent, if it is there.
         self.checker: ValueChecker | Unable | None = None
@@ -274,15 +312,20 @@ class TopicSender:
 
     async def _granted(self, partitions: int) -> list[m.ProducerGrant]:
         """Ask for a producer id for all partitions; or for each, which may have to begin anew."""
-        asked = m.OpenProducer(), m.ProducerGrant
+        if self._shared_id is not None:
+            return [await self._shared_id.take(self._topic)] * partitions
         if _LEVELS[self._options.ack] is not m.Level.RECEIVED:
-            return [await self._network.request(*asked)] * partitions
+            window = min(self._options.window, PIPELINE_WINDOW)
+            asked_once = m.OpenProducer(window=window)
+            return [await self._network.request(asked_once, m.ProducerGrant)] * partitions
+        asked = m.OpenProducer(), m.ProducerGrant
         return await asyncio.gather(*(self._network.request(*asked) for _ in range(partitions)))
 
     def _new_sender(
         self, partition: int, address: Address, grant: m.ProducerGrant, waits: bool = False
     ) -> PartitionSender:
         options, welcome = self._options, self._network.welcome
+        window = min(options.window, window_of(grant.producer))
         return PartitionSender(
             self._network,
             self,
@@ -290,9 +333,9 @@ class TopicSender:
             partition,
             address=address,
             grant=grant,
-            linger=self._linger,
+            linger=seconds(options.linger),
             batch_bytes=options.batch_bytes,
-            window=min(options.window, welcome.window if welcome else options.window),
+            window=min(window, welcome.window if welcome else window),
             packing=self._packing,
             level=_LEVELS[options.ack],
             waits=waits,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from rigs.shards import windows_of
 from weir.broker.produce import appender
 from weir.errors import (
     BadChecksum,
@@ -72,7 +71,7 @@ def test_a_window_is_kept_to(ready: Any, window: int) -> None:
     for request in requests[1:]:
         assert rig.answer(1, request).duplicate
     assert rig.answer(1, requests[0]).code == SequenceReused.code
-    assert not windows_of(rig, info.addresses[0].group)
+    assert not rig.shard.topics.find(info.addresses[0].group).leading.appender.windows
 
 
 def test_an_id_without_a_window_is_not_held_to_one(ready: Any) -> None:
@@ -101,10 +100,12 @@ def test_an_epoch_has_a_window_of_its_own(ready: Any) -> None:
     rig, info, _ = ready
     grant = rig.answer(1, m.OpenProducer(window=1))
     first = rig.ask(1, rig.batch(info, grant, 0, b"a"))
-    assert windows_of(rig, info.addresses[0].group) == {(grant.producer, 0): 1}
+    assert rig.shard.topics.find(info.addresses[0].group).leading.appender.windows == {
+        (grant.producer, 0): 1
+    }
     rig.settle()
     assert dict(rig.replies[1])[first].offset == 0
-    assert not windows_of(rig, info.addresses[0].group)
+    assert not rig.shard.topics.find(info.addresses[0].group).leading.appender.windows
 
 
 def test_pending_entries_count_in_dedupe(ready: Any) -> None:
