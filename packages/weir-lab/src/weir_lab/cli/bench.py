@@ -364,6 +364,37 @@ def codec(
 
 
 @app.command()
+def producers(
+    ids: Annotated[int, typer.Option(min=1_000, help="Producer ids.")] = 1_000_000,
+    window: Annotated[
+        int, typer.Option(min=0, max=64, help="Batches under way; 0: ids without a window.")
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure what producer ids take on a replica, and how long a snapshot stops its shard."""
+    import msgspec
+
+    from weir_lab.bench.producers import Settings, measure
+    from weir_lab.cli.measured import print_measured
+
+    settings = Settings(ids, window)
+    found = measure(settings)
+    if as_json:
+        print_measured("weir.bench.producers/1", settings, msgspec.structs.asdict(found))
+        return
+    print(
+        f"{ids:,} ids of window {window} take {found.memory_mb:,.1f} MB: "
+        f"{found.partition_bytes_per_id:,.0f} bytes each in a partition that they wrote to, "
+        f"{found.registry_bytes_per_id:,.0f} in the registry"
+    )
+    print(
+        f"a snapshot stops the shard for {found.taken_ms:.2f} ms while it is taken, and one write "
+        f"after it for {found.write_ms:.2f} ms at most; a checkpoint has "
+        f"{found.checkpoint_bytes_per_id:,.0f} bytes for each id"
+    )
+
+
+@app.command()
 def journey(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -94,6 +94,21 @@ MEASURED = (
         Goal("messages/s scanned, runs", "≥", 1_500_000),
     ),
     bench(
+        "producers",
+        "A million producer ids of window 1, in the registry and in a partition that each wrote "
+        "to: memory, and for how long a snapshot stops the shard, in processor time",
+        "producers",
+        {
+            "MB": Figure("memory_mb"),
+            "bytes of an id in a checkpoint": Figure("checkpoint_bytes_per_id"),
+            "ms to take a snapshot": Figure("taken_ms"),
+            "ms, one write after it": Figure("write_ms"),
+            "ms at most": Figure("stop_ms"),
+        },
+        Goal("MB", "≤", 100),
+        Goal("ms at most", "≤", 5),
+    ),
+    bench(
         "tiers",
         "Five relays, one below the other: single messages, then 100,000 messages a second in "
         "batches of 100 for 60 s",
