@@ -46,6 +46,7 @@ from weir.relay_node.listener import PENDING_MAX, Listener
 from weir.relay_node.partitions import RelayPartitions
 from weir.relay_node.requests import AnswerRoom
 from weir.relay_node.store import RelayStore
+from weir.relay_node.uppers import UpperRelay
 from weir.testing.memory_node import Node
 
 
@@ -82,6 +83,51 @@ def test_a_relay_below_a_relay_has_what_the_core_has(
             await until_known(url, count + 20)
             assert offsets(told) - before == 20, "it comes by the tandem, and from nowhere else"
             assert await rows(url, **ALL) == await rows(core.url, **ALL)
+
+    play(work)
+
+
+def test_who_follows_all_partitions_is_told_by_the_tandem_how_far_they_are_complete(
+    core: Node, tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[m.OrderMark | None] = []
+    next_mark = UpperRelay.next_mark
+
+    async def noted(upper: UpperRelay, request: m.AwaitMark) -> m.OrderMark | None:
+        marks.append(await next_mark(upper, request))
+        return marks[-1]
+
+    monkeypatch.setattr(UpperRelay, "next_mark", noted)
+
+    async def read(url: str, count: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        async with connect(url) as client, client.reader("t", start="earliest") as reader:
+            async for one in reader:
+                found.append((one.stamp, one.partition))
+                if len(found) == count:
+                    break
+        return found
+
+    async def work() -> None:
+        await fill(core)
+        async with (
+            relay(core, tmp_path / "tandem", node=1) as upper,
+            below(core, upper, tmp_path / "access", node=2) as url,
+        ):
+            await until_known(url, 30)
+            count = await fill_until(core, 30, is_linked(told))
+            reading = [asyncio.ensure_future(read(url, count + 12)) for _ in range(4)]
+            for first in range(count, count + 12, 3):
+                await fill(core, 3, first)
+            found = await asyncio.gather(*reading)
+            assert found == [sorted(found[0])] * 4
+            count += 12
+            following = asyncio.ensure_future(read(url, 1_000_000))
+            while not any(mark is not None and mark.reached for mark in marks):
+                await fill(core, 1, count)
+                count += 1
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
     play(work)
 
