@@ -11,7 +11,15 @@ from typing import NamedTuple, Protocol
 
 from weir_toc import packet as wire
 from weir_toc.controller.lag import LinkReading
-from weir_toc.node import Effect, Half, Input, Output, SwitchConfig, SwitchNode
+from weir_toc.node import (
+    SILENT_INTERVALS,
+    Effect,
+    Half,
+    Input,
+    Output,
+    SwitchConfig,
+    SwitchNode,
+)
 from weir_toc.topology import Routes, Switch, Topology
 from weir_toc.xdp import layout as at
 from weir_toc.xdp.layout import Change, word
@@ -83,6 +91,7 @@ class XdpNode(SwitchNode):
         self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
         self._blanks: list[bytearray] = []
         self._live = 0
+        self._live_slots: list[int] = []
         path.execute(now, [
             Change(at.NOW, now),
             Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
@@ -114,11 +123,26 @@ class XdpNode(SwitchNode):
         return effects
 
     def tick(self, now: int) -> list[Effect]:
-        """Let time pass, as in `SwitchNode`: blank beacons go to the data path."""
-        self._begin(now)
-        effects = self._finish(super().tick(now))
+        """Let time pass, as in `SwitchNode`: each output has a blank beacon in each interval."""
+        self._now = now
+        self._path.settle()
+        if now >= self._next_beacon and not self._is_silent(now):
+            for neighbour, output in self._outputs.items():
+                self._beacon(now, neighbour, output)
+            self._next_beacon = self._after(now)
+            self._inject()
+            effects: list[Effect] = []
+        else:
+            self._pull()
+            effects = self._finish(super().tick(now))
         self.deadline = self._next_beacon
         return effects
+
+    def _is_silent(self, now: int) -> bool:
+        """Whether an input was silent for too long; the minima are computed with each beacon."""
+        heard = self._path.words[word(0, at.HEARD_AT) :: at.SLOT_WORDS].tolist()
+        since = now - SILENT_INTERVALS * self.config.interval
+        return any(heard[slot] < since for slot in self._live_slots)
 
     def freeze(self, now: int, neighbour: int) -> list[Effect]:
         """Fence an input, as in `SwitchNode`."""
@@ -194,10 +218,13 @@ class XdpNode(SwitchNode):
 
     def _finish(self, effects: list[Effect]) -> list[Effect]:
         self._push()
+        self._inject()
+        return effects
+
+    def _inject(self) -> None:
         if self._blanks:
             self._path.beacon(self._blanks)
             self._blanks = []
-        return effects
 
     def _pull(self) -> None:
         """Read minima, registers and counters, once all is done that was decided before.
@@ -246,6 +273,7 @@ class XdpNode(SwitchNode):
         if live != self._live:
             pieces.append([Change(at.LIVE_SLOTS, live)])
             self._live = live
+            self._live_slots = [slot for slot in range(at.SLOTS) if live >> slot & 1]
         changes: list[Change] = []
         for piece in pieces:  # all of a slot in one command
             if len(changes) + len(piece) > at.CHANGES_MAX:

@@ -6,6 +6,7 @@ are written to one of them come to the program by the other, in line with all ot
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -38,6 +39,7 @@ class KernelPath:
         self._ports = [*ports]
         self._cpu = cpu
         self._number = 0
+        self._head = b""
         #: Commands that are not obeyed yet, by number.
         self._sent: deque[tuple[int, bytes]] = deque()
         self._stack = ExitStack()
@@ -80,7 +82,7 @@ class KernelPath:
         self._number += 1
         packet = at.frame(at.command(self._number, now, changes), self._ip, self._port)
         self._sent.append((self._number, packet))
-        self._socket.send(packet)
+        self._send(packet)
 
     def settle(self) -> None:
         """Wait until all changes are done. Raises XdpError if the kernel does not answer."""
@@ -92,7 +94,7 @@ class KernelPath:
             time.sleep(_LOOK_SECONDS)
             if time.monotonic() > again:  # the queue of the switch may have been full
                 for _, packet in self._sent:
-                    self._socket.send(packet)
+                    self._send(packet)
                 again = time.monotonic() + _AGAIN_SECONDS
             if time.monotonic() > end:
                 raise XdpError(f"the kernel has not obeyed within {_ANSWER_SECONDS:g} s")
@@ -106,8 +108,15 @@ class KernelPath:
 
     def beacon(self, blanks: Sequence[bytearray]) -> None:
         """Inject blank beacons."""
-        for blank in blanks:
-            self._socket.send(at.frame(blank, self._ip, self._port))
+        if not self._head:
+            self._head = at.frame(blanks[0], self._ip, self._port)[: at.HEADER_BYTES]
+        for blank in blanks:  # all are as long as the first
+            self._send(self._head + blank)
+
+    def _send(self, packet: bytes) -> None:
+        """Send a frame. One for which a queue has no place is lost, as on any link."""
+        with contextlib.suppress(OSError):
+            self._socket.send(packet)
 
     def name(self, neighbour: int, slot: int | None) -> None:
         """Say which slot a neighbour has, or that it has none any more."""
