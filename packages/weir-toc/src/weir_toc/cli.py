@@ -152,7 +152,7 @@ def _up(options: argparse.Namespace) -> int:
     _check_interval(options.interval_ms)
     tree = Tree(options.hosts, options.racks, options.spines, options.cores)
     config = NetConfig(Place(options.place), options.members, options.interval_ms,
-                       options.loss / 100, options.folder)  # fmt: skip
+                       options.loss / 100, options.folder, options.json)  # fmt: skip
     run(tree, config, lambda: _announcer(options.json))
     return 0
 

@@ -56,7 +56,7 @@ def test_eight_processes_keep_all_guarantees_at_each_place(
 ) -> None:
     if why := missing_for(Place(place)):
         pytest.skip(why)
-    main(["bench", "toc", "conformance", "--place", place, "--seconds", "15", "--interval-ms", "20",
+    main(["bench", "toc", "conformance", "--place", place, "--seconds", "15", "--interval-ms", "50",
           "--json"])  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert found["violations"] == 0, [run["examples"] for run in found["places"][0]["runs"]]

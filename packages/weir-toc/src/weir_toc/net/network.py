@@ -33,6 +33,7 @@ from weir_toc.net.tree import (
     SWITCH_PORT,
     Node,
     Tree,
+    announced,
     controller_url,
     described,
 )
@@ -55,6 +56,8 @@ class NetConfig:
     loss: float = 0.0
     #: Where logs are kept; None for a folder that is removed at the end.
     folder: Path | None = None
+    #: Whether what is told of the tree is for programs.
+    as_json: bool = False
 
 
 class _Told(Exception):
@@ -157,7 +160,8 @@ def _first(
                                     "seconds": _since(begun)})  # fmt: skip
             for done, total in network.start():
                 told.say("started", {"processes": done, "of": total, "seconds": _since(begun)})
-            told.say("up", network.describe(own))
+            for event, facts in announced(network.describe(own), config.as_json):
+                told.say(event, facts)
             told.flush()
             network.watch()
     except _Told:

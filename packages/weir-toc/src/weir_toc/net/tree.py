@@ -13,9 +13,11 @@ a switch has one address whichever way a packet takes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from weir_toc.errors import InvalidTopology
 from weir_toc.forwarding import RACK, Forwarding
@@ -196,6 +198,16 @@ def described(tree: Tree, commands: Mapping[str, Sequence[str]]) -> dict[str, ob
 
     links = [[cable.lower.node.name, cable.upper.node.name] for cable in tree.cables]
     return {"hosts": shown(tree.hosts), "switches": shown(tree.switches.values()), "links": links}
+
+
+def announced(facts: Mapping[str, Any], as_json: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield events that tell of a tree that is up, and their facts: for people a line each host."""
+    if as_json:
+        yield "up", dict(facts)
+        return
+    for one in facts["hosts"]:
+        yield "host", {**one, "run": shlex.join(one["run"])}
+    yield "up", {key: facts[key] for key in ("url", "place", "interval_ms", "loss")}
 
 
 def _host(number: int, racks: int) -> Node:

@@ -6,7 +6,7 @@ import pytest
 
 from weir_toc.errors import InvalidTopology
 from weir_toc.net.network import switch_words
-from weir_toc.net.tree import NODES_MAX, Tree, controller_url, described
+from weir_toc.net.tree import NODES_MAX, Tree, announced, controller_url, described
 from weir_toc.places import Place
 from weir_toc.topology import Link, switch_id
 
@@ -103,6 +103,18 @@ def test_the_description_has_all_that_a_program_needs() -> None:
     assert found["links"] == [
         ["host-0", "rack-0"], ["host-1", "rack-1"], ["rack-0", "spine-0"], ["rack-1", "spine-0"],
     ]  # fmt: skip
+
+
+def test_people_are_told_of_a_tree_in_a_line_for_each_host() -> None:
+    tree = Tree(2, 2, 1)
+    hosts = described(tree, {name: ["in", f"{name} x"] for name in tree.nodes})
+    facts = {"url": "toc://x:1", "place": "host", "interval_ms": 5.0, "loss": 0.0, **hosts}
+    assert [*announced(facts, as_json=True)] == [("up", facts)]
+    assert [*announced(facts, as_json=False)] == [
+        ("host", {"name": "host-0", "address": "10.0.0.1", "rack": 0, "run": "in 'host-0 x'"}),
+        ("host", {"name": "host-1", "address": "10.0.1.1", "rack": 1, "run": "in 'host-1 x'"}),
+        ("up", {"url": "toc://x:1", "place": "host", "interval_ms": 5.0, "loss": 0.0}),
+    ]
 
 
 @pytest.mark.parametrize("shape", [
