@@ -91,7 +91,10 @@ def socket_in(frame: Frame) -> Address:
 
 
 def addresses_of(url: str) -> list[Address]:
-    """Return the addresses in `toc://host:port,host:port`. Raises TocError for another form."""
+    """Return the addresses in `toc://host:port,host:port`. Raises TocError for another form.
+
+    Each is an address of its own: members are told apart by their places.
+    """
     scheme, _, rest = url.partition("://")
     found: list[Address] = []
     for one in rest.strip("/").split(","):
@@ -100,6 +103,8 @@ def addresses_of(url: str) -> list[Address]:
             break
         found.append((host.strip("[]"), int(port)))
     else:
+        if scheme == "toc" and len({*found}) < len(found):
+            raise TocError(f"{url!r} names an address twice: each member has its own")
         if scheme == "toc":
             return found
     raise TocError(f"{url!r} is not of the form toc://host:port or toc://host:port,host:port")

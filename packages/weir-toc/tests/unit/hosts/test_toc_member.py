@@ -101,6 +101,16 @@ def test_the_blocking_twin_does_the_same(network: Loopback) -> None:
         assert c.describe()["process"] == c.process
 
 
+def test_members_of_a_controller_have_addresses_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    twice = "toc://localhost:7001,127.0.0.1:7001,localhost:7001"
+    words = ["controller", "--id", "1", "--members", twice, "--folder", str(tmp_path / "c")]
+    assert main(words) == 1
+    assert "names an address twice: each member has its own" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
 def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
     with weir_toc.sync.join(network.url, name="e") as e:
         with pytest.raises(InvalidScattering, match="no process named 'nobody'"):
