@@ -36,18 +36,23 @@ def _left(mark: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_all_cities_see_one_order_while_data_centres_are_cut_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("proxies", [(), ("--proxies",)], ids=["devices", "proxies"])
+def test_all_cities_see_one_order_while_data_centres_are_cut_off(
+    tmp_path: Path, proxies: tuple[str, ...]
+) -> None:
     mark = f"WEIR_TEST_MARK={tmp_path}"
     cuts = "beijing-telecom,guangzhou-unicom-tandem,hangzhou-mobile-2"
     done = subprocess.run(
-        python("weir.cli", *_WORDS, "--cut", cuts, "--json"), capture_output=True, text=True,
+        python("weir.cli", *_WORDS, *proxies, "--cut", cuts, "--json"),
         env={**environment(), "WEIR_TEST_MARK": str(tmp_path)}, timeout=280, check=False,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["schema"] == "weir.world/1"
     assert [told[one] for one in ("lost", "repeated", "out_of_order", "differing")] == [0] * 4
     assert told["failed"] == []
+    assert told["network"] in ({"proxies"} if proxies else {"tun", "proxies"})
     # A core for each topic, two readers of three cities each.
     assert [one["reader"].split()[0] for one in told["readings"]].count("core") == 2
     assert len(told["readings"]) == 2 * (1 + 6)

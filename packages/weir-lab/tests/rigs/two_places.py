@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from weir_lab.network.emulated import EmulatedNetwork, all_pairs
+from weir_lab.network.carriers import all_pairs
+from weir_lab.network.emulated import EmulatedNetwork
 from weir_lab.network.links import Link
 
 _ECHO = """

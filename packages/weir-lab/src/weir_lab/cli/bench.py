@@ -22,7 +22,7 @@ from weir_lab.cli.bench_runs import (
     usage,
 )
 from weir_lab.cli.bench_toc import app as toc_app
-from weir_lab.cli.world import compare_cities
+from weir_lab.cli.world import Proxies, compare_cities
 
 if TYPE_CHECKING:
     from weir_lab.bench.tiers import Settings as TiersSettings
@@ -274,6 +274,7 @@ def tiers(
         typer.Option(help="Compare bytes that go to so many cities, with and without relays."),
     ] = None,
     readers: Annotated[int, typer.Option(help="Readers in each of the cities.")] = 20,
+    proxies: Proxies = False,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
@@ -286,7 +287,7 @@ def tiers(
     """
     if cities is not None:
         chosen = {"rate": rate, "seconds": seconds, "size": size}
-        compare_cities(cities, readers, chosen, folder, as_json)
+        compare_cities(cities, readers, chosen, folder, proxies, as_json)
         return
     with usage("tiers"):
         from weir_lab.bench.tiers import Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -15,7 +16,12 @@ from weir_lab.cli.bench_runs import Json, say, stop_as_by_ctrl_c, usage
 
 if TYPE_CHECKING:
     from weir_lab.company.run import Result
+    from weir_lab.network.emulated import EmulatedNetwork, ProxiedNetwork
 
+Proxies = Annotated[
+    bool,
+    typer.Option("--proxies", help="Emulate the network by TCP proxies, as without /dev/net/tun."),
+]
 #: Links between cities with less than this part of the busiest link's bytes are not printed.
 _SHOWN = 0.01
 
@@ -37,6 +43,7 @@ def world(
     data: Annotated[
         Path | None, typer.Option(help="Keep what all nodes write here. [default: it is removed]")
     ] = None,
+    proxies: Proxies = False,
     as_json: Json = False,
 ) -> None:
     """Run a company with data centres in six cities, on an emulated network.
@@ -52,8 +59,6 @@ def world(
     from weir_lab.cli.measured import print_measured
     from weir_lab.company.run import Settings, measure
     from weir_lab.company.sites import OPERATOR, SITES, links
-    from weir_lab.network.emulated import EmulatedNetwork
-    from weir_lab.network.namespaces import enter
 
     cuts = tuple(name for name in cut.split(",") if name)
     settings = Settings(brokers, readers, rate, seconds, size, cuts, down)
@@ -61,7 +66,7 @@ def world(
         settings.check()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="world") from None
-    enter(sys.argv[1:])
+    make = _network(proxies)
     began = time.monotonic()
 
     def tell(text: str) -> None:
@@ -70,14 +75,33 @@ def world(
     with tempfile.TemporaryDirectory(prefix="weir-world-") as name, stop_as_by_ctrl_c():
         tell(f"makes a network of {len(SITES)} places")
         places = [OPERATOR, *(one.name for one in SITES)]
-        with EmulatedNetwork(places, links()) as network:
-            result = measure(settings, network, "tun", data or Path(name), tell)
+        with make(places, links()) as network:
+            result = measure(settings, network, network.kind, data or Path(name), tell)
     if as_json:
         print_measured("weir.world/1", settings, msgspec.to_builtins(result))
     else:
         _show(result)
     if not result.clean:
         raise typer.Exit(1)
+
+
+def _network(proxies: bool) -> type[EmulatedNetwork | ProxiedNetwork]:
+    """Return the kind of network to make: of devices, in a namespace which this process enters, or
+    of proxies, if that is wanted or nobody may make devices.
+    """
+    from weir_lab.network.emulated import EmulatedNetwork, ProxiedNetwork
+    from weir_lab.network.namespaces import NoNetwork, enter
+
+    if proxies:
+        return ProxiedNetwork
+    try:
+        if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            raise NoNetwork("/dev/net/tun is not there, or not for us")
+        enter(sys.argv[1:])
+    except NoNetwork as error:
+        say(f"TCP proxies are used instead of devices: {error}")
+        return ProxiedNetwork
+    return EmulatedNetwork
 
 
 def _show(result: Result) -> None:
@@ -122,8 +146,9 @@ def _show(result: Result) -> None:
 
 
 def compare_cities(
-    cities: int, readers: int, chosen: Mapping[str, int | None], folder: str | None, as_json: bool
-) -> None:
+    cities: int, readers: int, chosen: Mapping[str, int | None], folder: str | None,
+    proxies: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Measure, and print what came of it; what was not chosen has its default."""
     import msgspec
 
@@ -132,17 +157,15 @@ def compare_cities(
     with usage("tiers"):
         from weir_lab.cli.measured import print_measured
         from weir_lab.company.cities import Settings, links, measure, places
-        from weir_lab.network.emulated import EmulatedNetwork
-        from weir_lab.network.namespaces import enter
 
         given = {name: value for name, value in chosen.items() if value is not None}
         settings = Settings(cities, readers, **given, folder=folder)
         settings.check()
-    enter(sys.argv[1:])
+    make = _network(proxies)
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name,
         stop_as_by_ctrl_c(),
-        EmulatedNetwork(places(settings), links(settings)) as network,
+        make(places(settings), links(settings)) as network,
     ):
         result = measure(settings, network, Path(name), say)
     if as_json:

@@ -119,6 +119,7 @@ def measure(settings: Settings, network: Grid, folder: Path, tell: Tell) -> Resu
     at = Berth(network.address(CORE), network.before(CORE))
     given = {**READY, "WEIR__ACCESS__INSECURE": "true"}
     core = NodeSet(folder / "core", 1, 1, berths=[at], settings=given)
+    core.listen(1, network.listen(CORE, core.port))
     with ExitStack() as stack:
         stack.callback(core.stop)
         core.start(Patient())
@@ -142,7 +143,10 @@ def _relay(core: str, network: Grid, folder: Path, city: str) -> RelayProcess:
     (port,) = free_ports(1)
     options = ("--topics", TIERS, "--tags", f"{city},{EVERYBODY}", "--insecure")
     number = 1 + int(city.rpartition("-")[2])
-    return RelayProcess(core, folder / f"relay-{city}", port, *options, number=number, at=at)
+    listens = network.listen(city, port)
+    return RelayProcess(
+        core, folder / f"relay-{city}", port, *options, number=number, at=at, listens=listens
+    )
 
 
 async def _measured(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +40,9 @@ class Grid(Protocol):
 
     def before(self, place: str) -> tuple[str, ...]:
         """Return what a command begins with that runs in a place."""
+
+    def listen(self, place: str, port: int) -> int:
+        """Return at which port a process of a place listens that others reach at `port`."""
 
     def isolate(self, place: str) -> None:
         """Cut a place off from all others, in both directions."""
@@ -114,6 +117,9 @@ class Company:
         ]
         settings = {**READY, "WEIR__ACCESS__INSECURE": "true"}
         self.core = NodeSet(folder / "core", len(berths), 1, berths=berths, settings=settings)
+        for member, berth in zip(self.core.members, berths, strict=True):
+            (site,) = (one for one in sites("core") if one.number == berth.brokerset)
+            self.core.listen(member.node, network.listen(site.name, member.port))
         below = [one for one in SITES if one.upper]
         numbers = iter(range(len(berths) + 1, len(berths) + 1 + brokers * len(below)))
         self.relays: dict[str, list[RelayProcess]] = {
@@ -178,7 +184,10 @@ class Company:
         (port,) = free_ports(1)
         folder = self._folder / f"{site.name}-{number}"
         options = ("--topics", self._topic, "--tags", ",".join(site.tags), "--insecure")
-        return RelayProcess(self.core.url, folder, port, *options, number=number, at=at)
+        listens = self._network.listen(site.name, port)
+        return RelayProcess(
+            self.core.url, folder, port, *options, number=number, at=at, listens=listens
+        )
 
     def _places(self) -> dict[str, list[str]]:
         """Return the nodes of each set as the topology has them."""
@@ -193,9 +202,8 @@ class Company:
 
 
 def _ended(relays: Sequence[RelayProcess]) -> list[tuple[RelayProcess, int]]:
-    """Tell all relays to end before the first is waited for; return their exit codes."""
+    """Let all relays end at the same time; return their exit codes."""
     running = [one for one in relays if not one.has_ended]
-    for one in running:
-        with suppress(ProcessLookupError):
-            one.signal(signal.SIGTERM)
-    return [(one, one.stop()) for one in running]
+    # A second signal would end one at once that is about to end by the first.
+    with ThreadPoolExecutor(max(len(running), 1)) as pool:
+        return [*zip(running, pool.map(RelayProcess.stop, running), strict=True)]

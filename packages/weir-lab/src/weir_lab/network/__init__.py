@@ -1,5 +1,6 @@
-"""Emulated networks on one machine: namespaces, and a switch that delays, loses and counts packets.
+"""Emulated networks on one machine: switches and proxies that delay, cut and count what passes.
 
 `links` decides what becomes of each packet, by a clock that it is given. `switch` is the process
-that carries packets between TUN devices as `links` says. `emulated` makes such a network of places.
+that carries packets between TUN devices as `links` says, `proxy` the one that carries bytes between
+ports where nobody may make devices. `emulated` makes networks of places of both.
 """

@@ -57,6 +57,14 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
     """Tell what came to each link."""
 
 
+class Listen(msgspec.Struct, frozen=True, tag=True):
+    """Pass connections to `port` on to `target`, where a process of a place listens."""
+
+    place: int
+    port: int
+    target: int
+
+
 class Told(msgspec.Struct, frozen=True):
     """The answer to any command: the counts, if they were asked for."""
 

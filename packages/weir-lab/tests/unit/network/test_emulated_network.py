@@ -11,7 +11,8 @@ import pytest
 
 from rigs import two_places
 from weir.server.interpreter import environment
-from weir_lab.network.emulated import EmulatedNetwork, all_pairs
+from weir_lab.network.carriers import all_pairs
+from weir_lab.network.emulated import EmulatedNetwork
 from weir_lab.network.links import Link
 from weir_lab.network.namespaces import NoNetwork, enter
 

@@ -273,6 +273,8 @@ class _Running(msgspec.Struct):
     before: tuple[str, ...] = ()
     module: str = "weir.cli"
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)
+    #: Where it listens, if others reach it somewhere else.
+    listens: int = 0
     node: Node | None = None
     #: When to start it again, if it is to be.
     again_at: float = 0.0
@@ -281,7 +283,7 @@ class _Running(msgspec.Struct):
         """Start its process."""
         command = python(
             self.module, "serve", "--data", str(self.folder), "--host", self.member.host,
-            "--port", str(self.member.port), "--shards", str(self.shards),
+            "--port", str(self.listens or self.member.port), "--shards", str(self.shards),
             "--metrics", self.figures, "--until-eof",
         )  # fmt: skip
         with self.output.open("ab") as output:
@@ -439,6 +441,12 @@ class NodeSet:
         one = self._nodes[number - 1]
         one.settings = {**one.settings, **settings}
 
+    def listen(self, number: int, port: int) -> None:
+        """Let a node listen at another port than that at which others reach it, as behind a proxy;
+        before it is started.
+        """
+        self._nodes[number - 1].listens = port
+
     def restart(
         self, number: int, stopping: Stopping, seconds: float = START_SECONDS
     ) -> None:  # fmt: skip
@@ -484,13 +492,15 @@ class RelayProcess:
 
     def __init__(
         self, core: str, folder: Path, port: int, *options: str, number: int = 0,
-        at: Berth | None = None,
+        at: Berth | None = None, listens: int = 0,
     ) -> None:  # fmt: skip
         """Prepare a relay of the core, with options of `weir relay`. `number` is that of its node,
-        if it has one, and that of its set unless `at` says another.
+        if it has one, and that of its set unless `at` says another. It listens at `listens`, if
+        that is given, where others reach it at `port`.
         """
         berth = at or Berth()
-        words = ["--data", str(folder), "--host", berth.host, "--port", str(port), "--until-eof"]
+        words = ["--data", str(folder), "--host", berth.host, "--port", str(listens or port)]
+        words.append("--until-eof")
         if number:
             words += ["--set", str(berth.brokerset or number), "--node", str(number)]
         self._command = [*berth.before, *python(berth.module, "relay", core, *words, *options)]
