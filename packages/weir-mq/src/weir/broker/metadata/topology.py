@@ -258,7 +258,16 @@ def _check_set(node: NodeInfo, declared: int, uses_sets: bool, topology: Topolog
                 "the topology again",
                 node.id,
             )
-        said = 0  # nobody has a set, so nobody says so
+        if declared:  # nobody has said of a set: either there is but 0, or they are about to
+            raise BadRequest(
+                f"node {node.id} was founded in BrokerSet 0, or has not said yet in which one, and "
+                f"the file has it in set {name_of(topology, declared)}, which has the id "
+                f"{declared}: if it was founded in that one (`weir node status`), apply the "
+                "topology again shortly; else give that set the id 0, or name the node in another "
+                "one",
+                node.id,
+            )
+        return
     if said != declared:
         raise BadRequest(
             f"node {node.id} was founded in BrokerSet {said}, and the file has it in set "
