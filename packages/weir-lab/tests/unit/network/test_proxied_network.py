@@ -76,8 +76,17 @@ def test_bytes_are_late_and_never_lost_and_cuts_hold_them_back(
         network.heal([("there", "here")])
         one.settimeout(10)
         assert len(one.recv(2_000)) == 7
+        one.sendall(bytes(3))
+        network.cut([("here", "there")])  # what is on its way waits as well
+        one.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            one.recv(2_000)
+        assert network.counts()["here", "there"].bytes == 1_007
+        network.heal([("here", "there")])
+        one.settimeout(10)
+        assert len(one.recv(2_000)) == 3
     counts = network.counts()
-    assert counts["here", "there"].bytes == counts["there", "here"].bytes == 1_007
+    assert counts["here", "there"].bytes == counts["there", "here"].bytes == 1_010
     assert counts["elsewhere", "there"].bytes == 0
 
 
