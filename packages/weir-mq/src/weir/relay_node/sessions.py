@@ -48,6 +48,9 @@ CUTOFF_SECONDS = float(CUTOFF_SECONDS_DEFAULT)
 #: So long after the session in the core is lost it is looked whether the core is away.
 GRACE_SECONDS = 1.0
 _TIMEOUT = 3.0
+#: What the core hands out is awaited for longer, in seconds, for quotas may hold it back there; then
+#: the session ends, and what it holds goes to others. A client waits 30 s by default.
+GRANT_SECONDS = 25.0
 #: A login takes two steps, and one more without a ticket that is not good any more.
 _STEPS_MAX = 4
 #: So many answers of the core are remembered for a client.
@@ -196,6 +199,13 @@ class ReaderSession:
             raise RemoteProtocolError(f"the core answered no {reply.__name__}")
         return found
 
+    def release(self) -> None:
+        """End the session in the core: what it holds goes to others at once, and the next request
+        of a client without a login begins another one. One that logged in is let go.
+        """
+        if self._upstream is not None:
+            self._upstream.abort()
+
     def tell_begun(self, ping: m.Ping) -> None:
         """Pass on what a consumer works on: it counts as tried, if the consumer is lost."""
         if self._upstream is not None:
@@ -234,17 +244,22 @@ class ReaderSession:
 
     def close(self) -> None:
         """The client is gone."""
-        if self._upstream is not None:
-            self._upstream.abort()
+        self.release()
 
     # -- the core ----------------------------------------------------------------------------
 
     async def _ask(self, request: m.Request, wait: float = 0.0) -> m.Reply:
-        if self._upstream is None:
+        upstream = self._upstream
+        if upstream is None:
             raise Unavailable("there is no session in the core: connect again")
+        hands_out = _hands_out(request)
         try:
-            return await self._upstream.request(request, _TIMEOUT + wait)
+            return await upstream.request(
+                request, (GRANT_SECONDS if hands_out else _TIMEOUT) + wait
+            )
         except Disconnected:
+            if hands_out:  # or the session would hold what nobody knows of
+                upstream.abort()
             raise Unavailable(
                 f"the core at {self._config.core} does not answer: try again shortly"
             ) from None
@@ -297,6 +312,13 @@ class ReaderSession:
             f"the core at {self._config.core} is not reached ({why}), and nobody is let in without "
             "it: try again shortly"
         )
+
+
+def _hands_out(request: m.Request) -> bool:
+    """Whether the core may let a session hold something by its answer."""
+    return isinstance(request, m.TakeTurn) or (
+        isinstance(request, m.Pull) and request.max_messages > 0
+    )
 
 
 def _make() -> Connection:

@@ -15,13 +15,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import structs
 
 from weir.codec import Buffer
-from weir.errors import NotLeader, Overloaded, Unavailable, UnknownTopic, WeirError
+from weir.errors import (
+    NotLeader,
+    Overloaded,
+    StaleGrant,
+    Unavailable,
+    UnknownCluster,
+    UnknownTopic,
+    WeirError,
+)
 from weir.model.ids import LIMIT_MAX, Address, topic_of
 from weir.model.limits import FETCH_BYTES_MAX, KIB, RETRY_AFTER_MS, WAIT_MS_MAX
 from weir.protocol.client import admin as a
@@ -149,25 +157,24 @@ class ClusterRequests:
         """Return a grant with its messages; what cannot be read is given back, untried. Raises why
         it cannot be, if that is all.
         """
-        await self._await_log(granted)
-        await room.take()
         batches = list[Buffer]()
         at, behind = granted.offset, granted.next_offset
         failure: WeirError = Unavailable("what was granted cannot be read: pull again shortly")
         try:
+            await self._await_log(granted)
+            await room.take()
             while at < behind:
                 found, at = await self._read(asked, at, behind, session)
                 batches += found
         except WeirError as error:
             log.debug("offset %d of group %d is not read: %s", at, asked.address.group, error)
             failure = error
-        runs = granted.runs or ((granted.offset, granted.next_offset),)
+        runs = _runs_of(granted)
         here = tuple((first, min(end, at)) for first, end in runs if first < at)
         if at < behind:
             lacking = [(max(first, at), end) for first, end in runs if end > at]
-            nack = m.Nack(asked.address, asked.cluster, granted.fence, lacking, untried=True)
-            with suppress(WeirError):  # its lease ends by itself
-                await _ask(session, nack, 0)
+            if not await _give_back(session, asked, granted.fence, lacking):
+                here = ()
         if not here:
             raise failure
         self.counts.granted += sum(end - first for first, end in here)
@@ -246,6 +253,28 @@ class ClusterRequests:
                 except Unavailable:
                     if is_over:
                         raise
+
+
+def _runs_of(granted: m.Granted) -> tuple[tuple[int, int], ...]:
+    return granted.runs or ((granted.offset, granted.next_offset),)
+
+
+async def _give_back(
+    session: ReaderSession, asked: m.Pull, fence: int, runs: list[tuple[int, int]]
+) -> bool:
+    """Give back messages of a grant that nobody began. Where that may not have happened, the
+    session in the core ends, with the whole grant, and the answer is False: a consumer that pulled
+    again in order, and held what it does not know of, would be granted what lies behind it.
+    """
+    try:
+        await _ask(session, m.Nack(asked.address, asked.cluster, fence, runs, untried=True), 0)
+    except (StaleGrant, UnknownCluster):
+        return False  # the grant has ended
+    except WeirError as error:
+        log.info("the session of a consumer ends, for it cannot give back a grant: %s", error)
+        session.release()
+        return False
+    return True
 
 
 async def _ask(session: ReaderSession, request: ClusterRequest | m.Fetch, wait_ms: int) -> m.Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -28,16 +29,17 @@ from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.relay import examine_relay
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
+from weir.client.connection.connection import Connection
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
-from weir.errors import Overloaded, Unavailable
+from weir.errors import Disconnected, Overloaded, Unavailable
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
 from weir.relay.state import RelayState
 from weir.relay_node.consumers import clusters
-from weir.relay_node.host import RelayHost
+from weir.relay_node.host import RelayConfig, RelayHost
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
-from weir.relay_node.sessions import ReaderSession
+from weir.relay_node.sessions import Channel, ReaderSession
 from weir.testing.memory_node import Node
 
 
@@ -189,6 +191,105 @@ def test_what_cannot_be_read_is_given_back_untried(
         assert not failures
 
     play(work)
+
+
+async def fill_in_order(core: Node, count: int) -> None:
+    async with connect(core.url) as client:
+        await client.create_topic("t")
+        for number in range(count):
+            await client.publish("t", b"%d" % number, tag="a" if number in (2, 3) else "b")
+
+
+async def in_order(near: Client, count: int) -> list[int]:
+    found = []
+    async with near.consumer(
+        "t", cluster="crew", mode="ordered", lease="60s", max_messages=3
+    ) as consumer:
+        while len(found) < count:
+            with suppress(Unavailable):
+                found.append(int((await take(consumer)).value))
+    return found
+
+
+def test_a_grant_that_the_relay_did_not_hear_of_is_not_kept(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = list[m.Granted]()
+    request_of = Connection.request
+
+    async def request(connection: Connection, asked: m.Request, timeout: float) -> m.Reply:
+        reply = await request_of(connection, asked, timeout)
+        if isinstance(asked, m.Pull) and asked.offsets_only and not lost:
+            assert isinstance(reply, m.Granted)
+            if reply.fence:
+                lost.append(reply)
+                raise Disconnected("the broker did not answer in time")
+        return reply
+
+    monkeypatch.setattr(Connection, "request", request)
+
+    async def work() -> None:
+        await fill_in_order(core, 7)
+        async with relay(core, tmp_path) as url, connect(url) as near:
+            await until_known(url, 7)
+            assert await in_order(near, 7) == list(range(7))
+        assert lost
+
+    play(work)
+
+
+def test_a_grant_that_cannot_be_given_back_is_not_kept(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: list[type[m.Request]] = [m.Nack, m.Fetch]
+    ask_core = ReaderSession.ask_core
+
+    async def ask(session: ReaderSession, request: m.Request, *more: Any) -> m.Reply:
+        if failing and isinstance(request, failing[-1]):
+            failing.pop()
+            raise Unavailable("no")
+        reply: m.Reply = await ask_core(session, request, *more)
+        return reply
+
+    monkeypatch.setattr(ReaderSession, "ask_core", ask)
+
+    async def work() -> None:
+        await fill_in_order(core, 7)
+        async with relay(core, tmp_path, tags=frozenset("b")) as url, connect(url) as near:
+            await known(near, end=7)
+            assert await in_order(near, 7) == list(range(7))
+        assert not failing
+
+    play(work)
+
+
+def test_a_session_ends_with_a_pull_whose_outcome_is_unknown() -> None:
+    async def work() -> None:
+        core, aborted = SimpleNamespace(is_reached=True), list[bool]()
+
+        class Upstream:
+            over = asyncio.Event()
+
+            async def request(self, asked: m.Request, timeout: float) -> m.Reply:
+                raise Disconnected("the broker did not answer in time")
+
+            def abort(self) -> None:
+                aborted.append(True)
+
+        config = RelayConfig(parse_url("weir://127.0.0.1:1"))
+        session = ReaderSession(config, 1, core, cast(Channel, core))
+        cast(Any, session)._upstream = Upstream()
+        asked: list[tuple[m.Request, bool]] = [
+            (m.Pull(AT, "crew", 1, 1), True), (m.TakeTurn(AT, "crew", (), 1, 1), True),
+            (m.Pull(AT, "crew", 0, 0), False), (ACK, False), (m.Withdraw(AT, "crew"), False),
+        ]  # fmt: skip
+        for request, ends in asked:
+            aborted.clear()
+            with pytest.raises(Unavailable):
+                await session.ask_core(request, m.Reply, 0.0)
+            assert bool(aborted) is ends, request
+
+    asyncio.run(work())
 
 
 def test_what_a_consumer_works_on_counts_as_tried(core: Node, tmp_path: Path) -> None:
