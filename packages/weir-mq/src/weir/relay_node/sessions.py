@@ -48,7 +48,7 @@ CUTOFF_SECONDS = float(CUTOFF_SECONDS_DEFAULT)
 #: So long after the session in the core is lost it is looked whether the core is away.
 GRACE_SECONDS = 1.0
 _TIMEOUT = 3.0
-#: What the core hands out is awaited for longer, in seconds, for quotas may hold it back there; then
+#: What the core hands out is awaited longer, in seconds, for quotas may hold it back there; then
 #: the session ends, and what it holds goes to others. A client waits 30 s by default.
 GRANT_SECONDS = 25.0
 #: A login takes two steps, and one more without a ticket that is not good any more.

@@ -263,31 +263,49 @@ def test_a_grant_that_cannot_be_given_back_is_not_kept(
     play(work)
 
 
-def test_a_session_ends_with_a_pull_whose_outcome_is_unknown() -> None:
+class SilentCore:
+    """A connection to a core that says who it is, and nothing more."""
+
+    peer = None
+
+    def __init__(self) -> None:
+        self.over, self.aborted = asyncio.Event(), False
+
+    async def request(self, asked: m.Request, timeout: float) -> m.Reply:
+        if isinstance(asked, m.Hello):
+            return m.Welcome(1, 1, 1, 0, 1, 1)
+        raise Disconnected("the broker did not answer in time")
+
+    def greeted(self, welcome: m.Welcome) -> None:
+        """It is not looked whether others can take over."""
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def session_at(upstream: SilentCore, monkeypatch: pytest.MonkeyPatch) -> ReaderSession:
+    async def dial(_: object) -> SilentCore:
+        return upstream
+
+    monkeypatch.setattr(ReaderSession, "_dial", dial)
+    config = RelayConfig(parse_url("weir://127.0.0.1:1"))
+    return ReaderSession(config, 1, SimpleNamespace(is_reached=True), cast(Channel, None))
+
+
+def test_a_session_ends_with_a_pull_whose_outcome_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[m.Request, bool]] = [
+        (m.Pull(AT, "crew", 1, 1), True), (m.TakeTurn(AT, "crew", (), 1, 1), True),
+        (m.Pull(AT, "crew", 0, 0), False), (ACK, False), (m.Withdraw(AT, "crew"), False),
+    ]  # fmt: skip
+
     async def work() -> None:
-        core, aborted = SimpleNamespace(is_reached=True), list[bool]()
-
-        class Upstream:
-            over = asyncio.Event()
-
-            async def request(self, asked: m.Request, timeout: float) -> m.Reply:
-                raise Disconnected("the broker did not answer in time")
-
-            def abort(self) -> None:
-                aborted.append(True)
-
-        config = RelayConfig(parse_url("weir://127.0.0.1:1"))
-        session = ReaderSession(config, 1, core, cast(Channel, core))
-        cast(Any, session)._upstream = Upstream()
-        asked: list[tuple[m.Request, bool]] = [
-            (m.Pull(AT, "crew", 1, 1), True), (m.TakeTurn(AT, "crew", (), 1, 1), True),
-            (m.Pull(AT, "crew", 0, 0), False), (ACK, False), (m.Withdraw(AT, "crew"), False),
-        ]  # fmt: skip
         for request, ends in asked:
-            aborted.clear()
+            upstream = SilentCore()
             with pytest.raises(Unavailable):
-                await session.ask_core(request, m.Reply, 0.0)
-            assert bool(aborted) is ends, request
+                await session_at(upstream, monkeypatch).ask_core(request, m.Reply, 0.0)
+            assert upstream.aborted is ends, request
 
     asyncio.run(work())
 
