@@ -13,7 +13,7 @@ from typing import Any
 
 from weir_toc import __version__
 from weir_toc.controller.records import Founded
-from weir_toc.errors import TocError, first_error
+from weir_toc.errors import SwitchTaken, TocError, first_error
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
@@ -25,7 +25,7 @@ from weir_toc.topology import Topology, switch_id
 from weir_toc.xdp.aggregator import XdpAggregator
 
 #: Exit codes.
-FAILED, NO_MAJORITY = 1, 3
+FAILED, NO_MAJORITY, TAKEN = 1, 3, 4
 #: Addresses that stand for all of a host: nobody can send to them.
 _ANY = ("0.0.0.0", "::")
 #: Stands for a standard output that was closed when the program began.
@@ -42,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
+    except SwitchTaken as error:
+        print(f"weir-toc: {error}", file=sys.stderr)
+        return TAKEN
     except TocError as error:
         print(f"weir-toc: {error}", file=sys.stderr)
     except OSError as error:

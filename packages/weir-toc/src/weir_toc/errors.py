@@ -46,6 +46,10 @@ class ControlError(TocError):
     """A frame of the control protocol that is none. The connection that brought it ends."""
 
 
+class SwitchTaken(TocError):
+    """Another aggregator serves this switch. Stop one of the two."""
+
+
 class Refused(TocError):
     """The controller refused a request; its words say what to do."""
 

@@ -30,6 +30,8 @@ class Pacing:
         self._freezes: dict[Port, int] = {}
         self._failures: dict[int, int] = {}
         self._interval = interval
+        #: When `due` was first called; 0 before.
+        self.began = 0
         self._lag: LagAlarm | None = None
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
@@ -51,6 +53,7 @@ class Pacing:
     def due(self, now: int, state: ControllerState, connected: frozenset[int]) -> list[Record]:
         """Return the records to propose by now. `connected` are the nodes with a connection."""
         failures = state.failures
+        self.began = self.began or now
         if failures is None:
             return []
         found: list[Record] = []

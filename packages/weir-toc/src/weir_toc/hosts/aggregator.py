@@ -86,12 +86,16 @@ class Aggregator:
         self._alarm = Alarm(self.link, self._tick)
 
     async def run(self) -> None:
-        """Start at the controller, then serve."""
+        """Start at the controller, then serve.
+
+        Raises SwitchTaken if another aggregator serves this switch.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.link.run())
                 self._node = await self._start()
+                self.link.hello = {**self.link.hello, "started": True}
                 self.is_started.set()
                 loop.add_reader(self.socket.socket.fileno(), self._readable)
                 self._alarm.set(self._node.deadline)

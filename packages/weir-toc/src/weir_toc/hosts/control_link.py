@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from weir_toc.clock import Clock
 from weir_toc.controller.codec import report_to
 from weir_toc.controller.records import Report
-from weir_toc.errors import ControlError, TocError
+from weir_toc.errors import ControlError, SwitchTaken, TocError
 from weir_toc.hosts.frames import (
     FRAME_BYTES_MAX,
     Address,
@@ -36,6 +36,10 @@ _AGAIN_AFTER = 0.05
 #: A leader that says nothing for so long is none: its answers to the clock are due all the time.
 #: Two of these times must end before the next leader gives up who is not connected to it.
 SILENT_SECONDS = 0.8
+#: A node that says nothing to its leader for so long does not answer: its clock is due sooner.
+ANSWERS_SECONDS = 2 * SILENT_SECONDS
+#: A node whose place is taken asks again for so long: the other one may have just been lost.
+TAKEN_SECONDS = 4.0
 
 
 #: The clock of a host in nanoseconds; a benchmark gives one of which it knows how wrong it is.
@@ -72,6 +76,8 @@ class ControlLink:
         self._numbers = 0
         self._unanswered: dict[int, tuple[Frame, asyncio.Future[Frame] | None]] = {}
         self._writer: asyncio.StreamWriter | None = None
+        #: Since when a leader has said that another node has this place; None if none has.
+        self._taken_since: float | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -88,7 +94,10 @@ class ControlLink:
         return ClockReading(raw, self.clock.read(raw), self.clock.error_bound(raw))
 
     async def run(self) -> None:
-        """Keep a connection, until cancelled."""
+        """Keep a connection, until cancelled.
+
+        Raises SwitchTaken if another aggregator has the place of this node.
+        """
         turn = 0
         while True:
             if self._next:
@@ -142,12 +151,18 @@ class ControlLink:
             if frame["op"] == "moved":
                 self._follow(frame)
                 return
+            if frame["op"] == "taken":
+                self._taken(frame)
+                return
+            if frame["op"] == "replaced":
+                raise SwitchTaken(str(frame.get("why", "")))
             if frame["op"] != "welcome":
                 raise ControlError(f"it answered {frame['op']!r}: {frame.get('why', '')}")
             term = number_in(frame, "term")
             if term < self.term:
                 raise ControlError(f"it leads in term {term}, and {self.term} has begun")
             self.term = term
+            self._taken_since = None
             self._writer = writer
             for numbered, _ in self._unanswered.values():
                 writer.write(framed_json(numbered))
@@ -176,6 +191,15 @@ class ControlLink:
         if isinstance(to, list) and len(to) == 2 and (to[0], to[1]) in self._addresses:
             self._next = [(to[0], to[1])]
         self.trouble = str(frame.get("why", ""))
+
+    def _taken(self, frame: Frame) -> None:
+        """Another node has this place. One that had it asks until the other is started or gone."""
+        now = monotonic()
+        self.trouble = str(frame.get("why", ""))
+        if self._taken_since is None:
+            self._taken_since = now
+        if not self.hello.get("started") and now - self._taken_since >= TAKEN_SECONDS:
+            raise SwitchTaken(self.trouble)
 
     def _take(self, frame: Frame, received: int) -> None:
         op = frame["op"]

@@ -28,7 +28,7 @@ from weir_toc.controller.codec import (
     report_from,
 )
 from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoined
-from weir_toc.controller.lag import Lagging
+from weir_toc.controller.lag import LagAlarm, Lagging
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded, Record, Registered, Reported, SwitchStarted
 from weir_toc.controller.state import ControllerState
@@ -39,7 +39,6 @@ from weir_toc.hosts.frames import (
     FRAME_BYTES_MAX,
     RAFT,
     REQUEST_BYTES_MAX,
-    UNREAD_BYTES_MAX,
     Address,
     Frame,
     framed,
@@ -47,9 +46,9 @@ from weir_toc.hosts.frames import (
     number_in,
     parsed,
     read_frame,
-    socket_in,
     text_in,
 )
+from weir_toc.hosts.sessions import Session, rival_of
 from weir_toc.places import Place, place_named
 
 #: A log file is compacted once it is larger, and twice as large as after the last time.
@@ -69,37 +68,6 @@ _CLOCK_SECONDS = 0.1
 _PAUSED_MS = 500
 #: A connection that says nothing at first is closed.
 _HELLO_SECONDS = 5.0
-
-
-class Session:
-    """One connection from a node."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        #: The id of the process or switch; 0 until it has said hello, or for none.
-        self.node = 0
-        self.incarnation = 0
-        #: Where a process takes packets, if others send them straight to it.
-        self.address: Address | None = None
-
-    def introduce(self, frame: Frame) -> None:
-        """Take who is connected. Raises ControlError for a frame that does not say that."""
-        self.node = number_in(frame, "node")
-        self.incarnation = number_in(frame, "incarnation")
-        if "host" in frame:
-            self.address = socket_in(frame)
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame; a node that does not read is disconnected."""
-        transport = self._writer.transport
-        if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            transport.abort()
-        elif not transport.is_closing():
-            self._writer.write(framed_json(frame))
-
-    def close(self) -> None:
-        """End the connection once what was sent has left."""
-        self._writer.close()
 
 
 class Told:
@@ -451,11 +419,18 @@ class Controller:
             return
         if hello.get("kind") == "node":
             session.introduce(hello)
+            former = self._nodes.get(session.node)
+            began = self._pacing.began if self._pacing is not None else monotonic_ns()
+            is_started = hello.get("started") is True
+            if rival := rival_of(session, is_started, self.state, former, began):
+                session.send(rival)
+                return
         session.send({"op": "welcome", "term": self.node.term})
         if session.node:
             self._attach(session)
         while True:
             frame = parsed(*await read_frame(reader, REQUEST_BYTES_MAX))
+            session.heard_at = monotonic_ns()
             reached = self._clock.now()
             if not self.leads:
                 session.send(self._moved())
@@ -492,7 +467,7 @@ class Controller:
         """Report links that begin or cease to lag."""
         for one in found:
             if not self._told.alarms.full():
-                self._told.alarms.put_nowait(lagging_to(one, self._names_by_id()))
+                self._told.alarms.put_nowait(lagging_to(one, names_by_id(self.state)))
 
     def _attach(self, session: Session) -> None:
         """A node has connected: tell it all that it may have missed."""
@@ -594,11 +569,6 @@ class Controller:
             return {"op": "moved", "to": None, "why": "no leader is known here: ask again"}
         return {"op": "moved", "to": list(to), "why": f"member {leader} leads"}
 
-    def _names_by_id(self) -> dict[int, str]:
-        return {one.process: name for name, one in self.state.names.items()}
-
-    # -- status --------------------------------------------------------------------------------
-
     def status(self) -> Frame:
         """Return what this member knows, for `weir-toc status`."""
         state, node = self.state, self.node
@@ -619,24 +589,38 @@ class Controller:
             "log": {"bytes": self.log.size, "last": self.log.last_index(),
                     "applied": node.log.applied},
         }  # fmt: skip
-        network, failures = state.network, state.failures
-        if network is None or failures is None:
-            return {**found, "network": None}
-        names = self._names_by_id()
-        lag = self._pacing.lag(failures.topology) if self._pacing is not None else None
-        return {
-            **found,
-            "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
-                        "interval_ns": network.interval, "place": network.place},
-            "switches": [{"switch": id, "host": at.host, "port": at.port,
-                          "connected": id in self._nodes} for id, at in state.switches.items()],
-            "processes": [{"process": one, "name": names.get(one, ""),
-                           "connected": one in self._nodes} for one in sorted(failures.processes)],
-            "failed": len(failures.failed),
-            "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
-            "lagged": lag.reported if lag else 0,
-            "undecided": failures.is_undecided,
-            "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
-                           "waiting": sorted(one.waiting)} for one in failures.failures.values()],
-            "to_remove": len(state.removals),
-        }  # fmt: skip
+        lag = None
+        if self._pacing is not None and state.failures is not None:
+            lag = self._pacing.lag(state.failures.topology)
+        return {**found, **status_of(state, frozenset(self._nodes), lag)}
+
+
+def names_by_id(state: ControllerState) -> dict[int, str]:
+    """Return the names of all processes that have one."""
+    return {one.process: name for name, one in state.names.items()}
+
+
+def status_of(state: ControllerState, connected: frozenset[int], lag: LagAlarm | None) -> Frame:
+    """Return the status of a network, "network" being None before it is founded.
+
+    `connected` are the nodes with a connection, `lag` is the alarm of a leader.
+    """
+    network, failures = state.network, state.failures
+    if network is None or failures is None:
+        return {"network": None}
+    names = names_by_id(state)
+    return {
+        "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
+                    "interval_ns": network.interval, "place": network.place},
+        "switches": [{"switch": id, "host": at.host, "port": at.port,
+                      "connected": id in connected} for id, at in state.switches.items()],
+        "processes": [{"process": one, "name": names.get(one, ""),
+                       "connected": one in connected} for one in sorted(failures.processes)],
+        "failed": len(failures.failed),
+        "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
+        "lagged": lag.reported if lag else 0,
+        "undecided": failures.is_undecided,
+        "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
+                       "waiting": sorted(one.waiting)} for one in failures.failures.values()],
+        "to_remove": len(state.removals),
+    }  # fmt: skip
