@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from weir_toc import packet as wire
 from weir_toc.errors import XdpError
@@ -21,7 +22,7 @@ from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id
 from weir_toc.xdp import device
 from weir_toc.xdp.node import NextHop, XdpNode
-from weir_toc.xdp.path import KernelPath
+from weir_toc.xdp.path import GENERATOR, KernelPath
 
 SWITCH = ("10.1.0.1", 7100)
 A, B = process_id(0, 1), process_id(0, 2)
@@ -139,6 +140,14 @@ def refusals(program: int) -> list[str]:
     return found
 
 
+def error_of(work: Callable[[], object]) -> str:
+    try:
+        work()
+    except XdpError as error:
+        return str(error)
+    return ""
+
+
 def switch() -> None:
     ip("link", "set", "lo", "up")
     ip("addr", "add", f"{SWITCH[0]}/32", "dev", "lo")
@@ -170,6 +179,8 @@ def switch() -> None:
         node.read_links(NOW)
         found["counted"] = node.registers()[A].packets
         found["refused"] = refusals(path.program)
+        ip("link", "set", GENERATOR, "down")
+        found["broken"] = error_of(lambda: node.tick(NOW + 3_000_000))
     found["left"] = [name for _, name in socket.if_nameindex() if name.startswith("weir")]
     for one in hosts:
         one.wait(10)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from weir_toc import packet as wire
 from weir_toc.controller.codec import command_from
@@ -27,7 +27,7 @@ from weir_toc.controller.entries import (
     SetRoutes,
 )
 from weir_toc.controller.records import Removed
-from weir_toc.errors import ControlError, PacketError
+from weir_toc.errors import ControlError, PacketError, XdpError
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
@@ -84,16 +84,20 @@ class Aggregator:
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[Address, int] = {}
         self._alarm = Alarm(self.link, self._tick)
+        #: Errors after which this switch cannot serve. The event loop would only log them.
+        self._broken: asyncio.Queue[Exception] = asyncio.Queue()
 
     async def run(self) -> None:
         """Start at the controller, then serve.
 
-        Raises SwitchTaken if another aggregator serves this switch.
+        Raises SwitchTaken if another aggregator serves this switch, XdpError or OSError if packets
+        or beacons cannot be handled any more.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.link.run())
+                tasks.create_task(self._fail())
                 self._node = await self._start()
                 self.link.hello = {**self.link.hello, "started": True}
                 self.is_started.set()
@@ -108,6 +112,9 @@ class Aggregator:
             loop.remove_reader(self.socket.socket.fileno())
             self._alarm.cancel()
             self.socket.close()
+
+    async def _fail(self) -> None:
+        raise await self._broken.get()
 
     async def _start(self) -> SwitchNode:
         """Ask to be the aggregator of this switch, until its former one is settled."""
@@ -142,9 +149,24 @@ class Aggregator:
     # -- packets -------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        assert self._node is not None
-        self._read()
-        self._alarm.set(self._node.deadline)
+        self._attempt(self._read)
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        """Do what the event loop calls for, and set the timer whatever happens in it.
+
+        After an error of the data path or of the socket, `run` ends. After any other one, of one
+        packet for example, which the event loop logs, time goes on in the next interval.
+        """
+        node = self._node
+        assert node is not None
+        due = self.link.now() + node.config.interval
+        try:
+            work()
+            due = node.deadline
+        except (XdpError, OSError) as error:
+            self._broken.put_nowait(error)
+        finally:
+            self._alarm.set(due)
 
     def _read(self) -> bool:
         """Take one burst; return whether there may be more."""
@@ -225,6 +247,9 @@ class Aggregator:
     # -- time ----------------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        self._attempt(self._pass_time)
+
+    def _pass_time(self) -> None:
         assert self._node is not None
         for _ in range(_BURSTS_BEFORE_TICK):
             if not self._read():
@@ -236,7 +261,6 @@ class Aggregator:
             self.socket.send(sends)
         if self._alarm.is_reading_due(self._node.config.interval):
             self._alarm.read(self._node.read_links(now))
-        self._alarm.set(self._node.deadline)
 
     # -- the controller ------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ are written to one of them come to the program by the other, in line with all ot
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import socket
 import struct
@@ -107,16 +107,25 @@ class KernelPath:
         return not self._sent
 
     def beacon(self, blanks: Sequence[bytearray]) -> None:
-        """Inject blank beacons."""
+        """Inject blank beacons. Raises XdpError if they cannot leave."""
         if not self._head:
             self._head = at.frame(blanks[0], self._ip, self._port)[: at.HEADER_BYTES]
         for blank in blanks:  # all are as long as the first
             self._send(self._head + blank)
 
     def _send(self, packet: bytes) -> None:
-        """Send a frame. One for which a queue has no place is lost, as on any link."""
-        with contextlib.suppress(OSError):
+        """Send a frame. One for which a queue has no place is lost, as on any link.
+
+        Raises XdpError if no frame can leave.
+        """
+        try:
             self._socket.send(packet)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise XdpError(
+                    f"no beacon leaves by device {GENERATOR!r}: {os.strerror(error.errno or 0)}. "
+                    "Start this switch again: it makes the device anew"
+                ) from error
 
     def name(self, neighbour: int, slot: int | None) -> None:
         """Say which slot a neighbour has, or that it has none any more."""
