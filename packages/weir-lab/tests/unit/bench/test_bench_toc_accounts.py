@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import NoReturn, Self, cast
 
 import pytest
 
 from weir_lab.bench.toc.accounts import BEST_EFFORT, RELIABLE, Account, Line, violations
-from weir_lab.bench.toc.conformance_worker import Orders, Worker
-from weir_toc import Member, NotSent, TocError
+from weir_lab.bench.toc.conformance_worker import Orders, Worker, main
+from weir_toc import Fenced, Member, NotSent, TocError
 
 Logs = dict[int, list[Line]]
 #: CRCs of what 1 sends to itself and to 2.
@@ -106,8 +108,6 @@ def test_one_that_was_removed_misses_what_it_likes() -> None:
 class RefusedMember:
     """A process to which another one has failed, and that is not told so."""
 
-    names = {"a": 1, "b": 2}  # noqa: RUF012
-
     async def drain(self, _timeout: float) -> bool:
         return True
 
@@ -122,10 +122,48 @@ def test_a_run_that_does_not_settle_says_what_is_missing(monkeypatch: pytest.Mon
     monkeypatch.setattr("weir_lab.bench.toc.conformance_worker.SETTLE_SECONDS", 0.05)
     orders = Orders("", "a", 0, ["a", "b"], 1, 1, 1, 0, 1, "")
     log = io.StringIO()
-    worker = Worker(cast(Member, RefusedMember()), orders, log)
+    worker = Worker(cast(Member, RefusedMember()), orders, [1, 2], log)
     due = r"\[1, 2\] have neither ended.*process 2: process failed\. \{'open': 7\}"
     with pytest.raises(TocError, match=due):
         asyncio.run(worker.settle())
     call, refused = (json.loads(line) for line in log.getvalue().splitlines()[:2])
     assert call == ["call", 1]
     assert refused == ["refused", RELIABLE, 1, "nothing was sent, as of process 2: process failed"]
+
+
+class EarlyMember:
+    """A process that is excluded before the others are here, then after all are ready."""
+
+    made = 0
+
+    def __init__(self, *_arguments: object) -> None:
+        EarlyMember.made += 1
+        self.process = EarlyMember.made
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        return
+
+    async def wait_for(self, *_names: str) -> None:
+        if self.process == 1:
+            raise Fenced("excluded")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Fenced("excluded")
+
+    def describe(self) -> dict[str, int]:
+        return {}
+
+
+def test_one_that_is_excluded_before_all_are_ready_joins_again_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EarlyMember, "made", 0)
+    monkeypatch.setattr("weir_lab.bench.toc.conformance_worker.Member", EarlyMember)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[2, 9]\n"))
+    asyncio.run(main(Orders("", "a", 0, ["a", "b"], 1, 1, 1, 0, 1, str(tmp_path / "log"))))
+    ready, done = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert ready == ["ready", 2]
+    assert done == ["done", {"fenced": 1, "failed": 0, "excluded": 1}]

@@ -50,7 +50,7 @@ def test_a_time_namespace_shifts_the_clock_that_a_process_sees() -> None:
 
 
 def process(*samples: tuple[int, int | None], fenced: int = 0, failed: int = 0) -> dict[str, Any]:
-    return {"samples": samples, "fenced": fenced, "failed": failed}
+    return {"samples": samples, "fenced": fenced, "failed": failed, "excluded": 0}
 
 
 def test_errors_are_compared_with_the_leader_s_clock_and_with_their_bounds() -> None:

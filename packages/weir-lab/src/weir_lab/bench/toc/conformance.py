@@ -9,6 +9,7 @@ logs are compared.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -178,7 +179,7 @@ def _exchange(made: Crew, settings: Settings, loss: float, own_loss: float) -> R
     ids = {name: made.wait_for(name, "ready")[1] for name in names}
     begun = time.monotonic()
     for name in names:
-        made.tell(name)
+        made.tell(name, json.dumps([*ids.values()]))
     told = [made.wait_for(name, "done", settings.seconds)[1] for name in names]
     seconds = time.monotonic() - begun
     accounts = {
@@ -191,7 +192,7 @@ def _exchange(made: Crew, settings: Settings, loss: float, own_loss: float) -> R
         sum(len(one.sent) for one in accounts.values()),
         sum(one.messages for one in accounts.values()),
         len(found),
-        sum(one["fenced"] + one["failed"] for one in told),
+        sum(one["fenced"] + one["failed"] + one["excluded"] for one in told),
         sum(one["late"] for one in told),
         sum(one["naks"] for one in told),
         sum(len(to) for one in accounts.values() for to in one.lost.values()),

@@ -1,6 +1,7 @@
 """One process of the conformance run, which writes down all that it sends and is given.
 
-`conformance_worker.py SETTINGS`, a JSON object of `Orders`. Its log has a JSON array a line, in the
+`conformance_worker.py SETTINGS`, a JSON object of `Orders`. It says `ready` with its id, and begins
+once it is told the ids of all processes, in a line of JSON. Its log has a JSON array a line, in the
 order in which things happened to the program:
 
     ["call", number]                             a scattering is about to be sent
@@ -14,9 +15,11 @@ order in which things happened to the program:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import IO
 from zlib import crc32
 
@@ -57,10 +60,11 @@ class Orders(msgspec.Struct, frozen=True):
 class Worker:
     """Sends both services and takes what comes."""
 
-    def __init__(self, me: Member, orders: Orders, log: IO[str]) -> None:
+    def __init__(self, me: Member, orders: Orders, ids: Sequence[int], log: IO[str]) -> None:
+        """`ids` are those of all processes: one that has failed by now has no name any more."""
         self.me = me
         self.orders = orders
-        self.ids = [me.names[one] for one in orders.names]
+        self.ids = [*ids]
         self.failed: set[int] = set()
         self._log = log
         self._random = random.Random(orders.seed)
@@ -196,24 +200,55 @@ def say(*facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
+@contextlib.asynccontextmanager
+async def all_joined(
+    join: Callable[[], Member], names: Sequence[str]
+) -> AsyncIterator[tuple[Member, int]]:
+    """Join until all processes of these names are here; leave at the end.
+
+    Yields the process, and how often it was excluded before: each time it has joined again.
+    """
+    excluded = 0
+    while True:
+        async with contextlib.AsyncExitStack() as joining:
+            try:
+                me = await joining.enter_async_context(join())
+                await me.wait_for(*names)
+            except Fenced:
+                excluded += 1
+                continue
+            joined = joining.pop_all()
+            break
+    async with joined:
+        yield me, excluded
+
+
+async def begin() -> list[int]:
+    """Wait until the bench says that all are ready; return their ids."""
+    line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    return msgspec.json.decode(line, type=list[int])
+
+
 async def main(orders: Orders) -> None:
     """Join, exchange messages, settle, and wait for the end of standard input."""
     loop = asyncio.get_running_loop()
-    member = Member(
-        orders.url, orders.name, orders.rack, 120.0, opener(orders.loss, orders.seed)
-    )  # fmt: skip
-    async with member as me:
-        await me.wait_for(*orders.names)
+
+    def join() -> Member:
+        return Member(orders.url, orders.name, orders.rack, 120.0,
+                      opener(orders.loss, orders.seed))  # fmt: skip
+
+    async with all_joined(join, orders.names) as (me, excluded):
         say("ready", me.process)
-        await loop.run_in_executor(None, sys.stdin.readline)
+        ids = await begin()
         fenced = 0
         with open(orders.log, "w", encoding="utf-8") as log:
-            worker = Worker(me, orders, log)
+            worker = Worker(me, orders, ids, log)
             try:
                 await worker.run()
             except* Fenced:
                 fenced = 1
-        say("done", {"fenced": fenced, "failed": len(worker.failed), **me.describe()})
+        say("done", {"fenced": fenced, "failed": len(worker.failed), "excluded": excluded,
+                     **me.describe()})  # fmt: skip
         await loop.run_in_executor(None, sys.stdin.read)
 
 

@@ -7,6 +7,7 @@ begins, and is drawn back so slowly that it is wrong to the end. In both, every 
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,7 @@ def _run(made: Crew, settings: SkewSettings, name: str) -> tuple[SkewRun, bool]:
     _start(made, settings, name, names)
     ids = {one: made.wait_for(one, "ready")[1] for one in names}
     for one in names:
-        made.tell(one)
+        made.tell(one, json.dumps([*ids.values()]))
     told = [made.wait_for(one, "done", settings.seconds)[1] for one in names]
     made.tell("controller-1")
     reference = made.wait_for("controller-1", "reference")[1]
@@ -171,7 +172,7 @@ def judged(
             bounds.append(bound or 0)
     p50, p99 = (one or 0.0 for one in percentiles(errors, 0.5, 0.99))
     (bound_p50,) = (one or 0.0 for one in percentiles(bounds, 0.5))
-    removals = sum(one["fenced"] + one["failed"] for one in told)
+    removals = sum(one["fenced"] + one["failed"] + one["excluded"] for one in told)
     return SkewRun(
         name, len(errors), outside, round(p50 / 1e3, 1), round(p99 / 1e3, 1),
         round(max(errors, default=0) / 1e3, 1), round(bound_p50 / 1e3, 1), messages, len(found),

@@ -18,7 +18,7 @@ from time import monotonic_ns
 
 import msgspec
 
-from weir_lab.bench.toc.conformance_worker import Orders, Worker, say
+from weir_lab.bench.toc.conformance_worker import Orders, Worker, all_joined, begin, say
 from weir_toc import Fenced, Member
 from weir_toc.controller.records import Founded
 from weir_toc.errors import first_error
@@ -116,22 +116,24 @@ async def exchange(orders: SkewOrders, clock: WrongClock, hidden_ns: int, is_shi
             samples.append((time - (clock.true(raw) - hidden_ns), error))
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    async with Member(of.url, of.name, of.rack, 120.0, UdpSocket, clock) as me:
-        await me.wait_for(*of.names)
+    def join() -> Member:
+        return Member(of.url, of.name, of.rack, 120.0, UdpSocket, clock)
+
+    async with all_joined(join, of.names) as (me, excluded):
         say("ready", me.process)
-        await loop.run_in_executor(None, sys.stdin.readline)
+        ids = await begin()
         clock.step = orders.step_ns
         sampling = asyncio.create_task(sample(me))
         fenced = 0
         with open(of.log, "w", encoding="utf-8") as log:
-            worker = Worker(me, of, log)
+            worker = Worker(me, of, ids, log)
             try:
                 await worker.run()
             except* Fenced:
                 fenced = 1
         sampling.cancel()
-        say("done", {"fenced": fenced, "failed": len(worker.failed), "samples": samples,
-                     "is_shifted": is_shifted})  # fmt: skip
+        say("done", {"fenced": fenced, "failed": len(worker.failed), "excluded": excluded,
+                     "samples": samples, "is_shifted": is_shifted})  # fmt: skip
         await loop.run_in_executor(None, sys.stdin.read)
 
 
