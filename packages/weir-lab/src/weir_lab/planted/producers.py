@@ -6,6 +6,7 @@ from weir_lab.planted.bug import Bug
 
 _UNIT = "packages/weir-mq/tests/unit"
 _APPENDER = f"{_UNIT}/broker/produce/test_appender.py"
+_WINDOWS = f"{_UNIT}/broker_replicas/test_windows_of_a_set.py"
 _TABLE = f"{_UNIT}/broker/state/test_producer_table.py"
 _IDS = f"{_UNIT}/broker/metadata/test_producer_ids.py"
 _CLIENTS = f"{_UNIT}/client/producer/test_producer_windows.py"
@@ -17,17 +18,25 @@ OF_PRODUCERS = (
         "windows-are-not-enforced",
         "A producer with its window under way is refused one batch more.",
         "weir.broker.produce.appender",
-        "if appender.windows.get((producer, epoch), 0) >= window and",
-        "if appender.windows.get((producer, epoch), 0) > 4 * window and",
+        "if appender.windows.get((producer, epoch), 0) >= window:",
+        "if appender.windows.get((producer, epoch), 0) > 4 * window:",
         f"{_APPENDER}::test_a_window_is_kept_to",
     ),
     Bug(
         "commits-make-no-room",
         "A commit makes room in the window.",
         "weir.broker.produce.appender",
-        "under_way = self.windows[key[:2]] - 1",
-        "under_way = self.windows[key[:2]]",
+        "under_way = self.windows[key] - 1",
+        "under_way = self.windows[key]",
         f"{_APPENDER}::test_a_window_is_kept_to",
+    ),
+    Bug(
+        "early-confirms-make-no-room",
+        "A batch that is confirmed as received makes room before it is committed.",
+        "weir.broker.produce.appender",
+        "for pending in found:\n            if pending.in_window:",
+        "for pending in found:\n            if pending.in_window and not pending.early:",
+        f"{_WINDOWS}::test_a_batch_confirmed_as_received_makes_room_before_its_commit",
     ),
     Bug(
         "rings-are-cut-to-one",

@@ -78,6 +78,8 @@ class Pending(msgspec.Struct):
     clients: list[PublishWaiter] = msgspec.field(default_factory=list)
     #: Those who need not wait for more than this node's own disk.
     early: list[PublishWaiter] = msgspec.field(default_factory=list)
+    #: Whether it counts in its producer's window: until it is confirmed for the first time.
+    in_window: bool = False
 
 
 class Appender:
@@ -129,8 +131,8 @@ class Appender:
         self._early: deque[tuple[int, list[Pending]]] = deque()
         #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
         self.flying: dict[tuple[int, int, int], Pending] = {}
-        #: Of producers that were granted a window: how many batches of an epoch are under way, for
-        #: all that is known here.
+        #: Of producers that were granted a window: how many batches of an epoch were accepted here
+        #: and are not confirmed yet.
         self.windows: dict[tuple[int, int], int] = {}
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
@@ -303,6 +305,7 @@ class Appender:
         if record.producer >> WINDOW_AT:
             key = record.producer, record.epoch
             self.windows[key] = self.windows.get(key, 0) + 1
+            pending.in_window = True
         self.flying[record.producer, record.epoch, record.sequence] = pending
         if record.large is not None:
             self._values.accepted(record)
@@ -358,12 +361,25 @@ class Appender:
 
     def durable(self, index: int) -> list[Pending]:
         """This node's own disk has its entries through `index`: return the batches in these for
-        which somebody waits `early`.
+        which somebody waits `early`. They are confirmed now, and make room in their windows.
         """
         found: list[Pending] = []
         while self._early and self._early[0][0] <= index:
             found += self._early.popleft()[1]
+        for pending in found:
+            if pending.in_window:
+                self._leave_window(pending)
         return found
+
+    def _leave_window(self, pending: Pending) -> None:
+        """A batch is confirmed: its producer may send one more."""
+        key = pending.record.producer, pending.record.epoch
+        under_way = self.windows[key] - 1
+        if under_way:
+            self.windows[key] = under_way
+        else:
+            del self.windows[key]
+        pending.in_window = False
 
     def committed(self, record: BatchRecord) -> Pending | None:
         """Take note that a batch is applied; return it with all who wait for it, if it was accepted
@@ -373,12 +389,8 @@ class Appender:
         pending = self.flying.pop(key, None)
         if pending is None:
             return None
-        if record.producer >> WINDOW_AT:
-            under_way = self.windows[key[:2]] - 1
-            if under_way:
-                self.windows[key[:2]] = under_way
-            else:
-                del self.windows[key[:2]]
+        if pending.in_window:
+            self._leave_window(pending)
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
         known: Known | None = Known(record.epoch, record.sequence + record.messages)
         if record.scattered is not None:
@@ -504,8 +516,7 @@ class ProduceRequests:
         if verdict is None:
             producer, epoch = batch.header.producer, batch.header.epoch
             window = WINDOWS[producer >> WINDOW_AT & 7]
-            # Who is confirmed early may send on before the commit, and asks for no such answer.
-            if appender.windows.get((producer, epoch), 0) >= window and request.level != _EARLY:
+            if appender.windows.get((producer, epoch), 0) >= window:
                 raise BadRequest(
                     f"producer {producer} has its window of {window} under way, and this is one "
                     "more: wait for a confirm first, or open a producer with a larger window"

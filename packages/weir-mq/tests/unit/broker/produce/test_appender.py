@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import weir_raft as raft
 from weir.broker.produce import appender
@@ -83,17 +84,19 @@ def test_an_id_without_a_window_is_not_held_to_one(ready: Any) -> None:
     assert [replies[number].offset for number in asked] == [*range(PIPELINE_WINDOW + 2)]
 
 
-def test_what_is_confirmed_as_received_takes_no_room(ready: Any) -> None:
+@pytest.mark.parametrize("level", [m.Level.RECEIVED, m.Level.VISIBLE])
+def test_all_confirm_levels_are_held_to_the_window(ready: Any, level: m.Level) -> None:
+    """Else the answer to a batch whose confirm is lost may be forgotten."""
     rig, info, _ = ready
-    grant = rig.answer(1, m.OpenProducer(window=1))
-    requests = [rig.batch(info, grant, n, b"v") for n in range(3)]
-    asked = [
-        rig.ask(1, m.Produce(one.address, one.seen, one.batch, m.Level.RECEIVED))
-        for one in requests
-    ]
+    grant = rig.answer(1, m.OpenProducer(window=2))
+    requests = [structs.replace(rig.batch(info, grant, n, b"v"), level=level) for n in range(3)]
+    asked = [rig.ask(1, request) for request in requests]
     rig.settle()
     replies = dict(rig.replies[1])
-    assert [replies[number].offset for number in asked] == [-1, -1, -1]
+    assert replies[asked[2]].code == BadRequest.code
+    assert [type(replies[number]) for number in asked[:2]] == [m.Confirm] * 2
+    assert rig.answer(1, requests[0]).duplicate
+    assert type(rig.answer(1, requests[2])) is m.Confirm
 
 
 def test_an_epoch_has_a_window_of_its_own(ready: Any) -> None:
