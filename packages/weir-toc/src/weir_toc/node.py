@@ -31,6 +31,10 @@ from weir_toc.topology import Routes, Switch, Topology, rack_of
 
 #: A link is dead when nothing came by it for so many intervals.
 SILENT_INTERVALS = 10
+#: A port that falls silent within so many intervals after it has come back is held back: for so
+#: many intervals, twice as many each time, but at most so many times twice.
+STEADY_INTERVALS = 100
+HOLD_INTERVALS, HOLD_DOUBLINGS_MAX = 10, 6
 #: A minimum that moved is passed on at most so often in an interval.
 MOVES_PER_INTERVAL = 4
 #: A step that is smaller than this part of an interval waits for the next beacon, or for more. The
@@ -87,6 +91,11 @@ class Input:
     removed: bool = False
     #: Whether the controller has fenced it, so that it may only come back after its removal.
     held: bool = False
+    #: When the port last came back, None if it never did; and how often in a row it fell silent
+    #: soon after that. Until `held_until` it does not come back.
+    returned_at: int | None = None
+    relapses: int = 0
+    held_until: int = 0
 
 
 class Half:
@@ -257,6 +266,7 @@ class SwitchNode:
         for half in (self.up, self.down):
             for neighbour, one in half.inputs.items():
                 if one.live and one.heard_at < silent_since and one is not self._virtual:
+                    self._hold_back(now, one)
                     self._fence(half, neighbour, one)
         for half in (self.up, self.down):
             if half.aggregate(now):
@@ -343,6 +353,20 @@ class SwitchNode:
         one.frozen, one.frozen_epoch = True, one.epoch
         self._effects.append(Silent(neighbour, one.frozen_epoch, one.commit))
 
+    def _hold_back(self, now: int, one: Input) -> None:
+        """An input is silent. If it had just come back, it must wait before it comes back again.
+
+        The controller decides on a port that is silent after a while. If the port always came back
+        before, its frozen commit register would keep all others waiting as long as that goes on.
+        """
+        interval = self.config.interval
+        if one.returned_at is None or now - one.returned_at >= STEADY_INTERVALS * interval:
+            one.relapses = 0
+            return
+        doublings = min(one.relapses, HOLD_DOUBLINGS_MAX)
+        one.held_until = now + (HOLD_INTERVALS * interval << doublings)
+        one.relapses += 1
+
     def _half_of(self, neighbour: int) -> Half:
         return self.down if neighbour in self.switch.upper else self.up
 
@@ -353,7 +377,7 @@ class SwitchNode:
         source = int.from_bytes(data[24:28], "big")
         if neighbour in self.switch.lower or neighbour in self.switch.upper:
             is_new = opcode == wire.BEACON and source == neighbour and epoch > one.epoch
-            if is_new and not one.held:
+            if is_new and not one.held and now >= one.held_until:
                 self._admit_again(now, neighbour, one, epoch)
                 return True
             accepted = one.live and (opcode != wire.BEACON or epoch == one.epoch)
@@ -377,6 +401,7 @@ class SwitchNode:
         """
         one.epoch = epoch
         one.live = True
+        one.returned_at = now
         one.barrier = now - START_NS
         if one.removed:
             one.frozen = one.removed = False

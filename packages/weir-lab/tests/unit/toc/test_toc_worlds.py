@@ -14,7 +14,7 @@ from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.network import Network
 from weir_lab.toc.scenario import drawn, play
-from weir_lab.toc.world import World
+from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.node import SwitchNode
 
@@ -85,6 +85,28 @@ def test_cables_of_some_worlds_break_and_heal(monkeypatch: pytest.MonkeyPatch) -
     played = [play(seed) for seed in (377, 143, 324)]
     assert len(healed) >= 2 * len(played)
     assert not any(outcome.violations for outcome in played)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_cable_that_breaks_again_and_again_does_not_stop_reliable_messages(
+    both: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut for 12 T and whole for 1 T: each time it is back before the controller decides."""
+    monkeypatch.setattr("weir_lab.toc.world._CONTROL_SLOW_NS", 1)  # no switch answers too late
+    world = World(1, Shape(spines=2, is_calm=True))
+    world.run(20 * T)
+    link = world.topology.links[0]
+    ages = []
+    for _ in range(40):
+        world.cut(link.lower, link.upper, both=both)
+        world.run(12 * T)
+        world.heal(link.lower, link.upper)
+        world.run(T)
+        commits = [host.endpoint.barriers[1] for host in world.correct.values()]
+        ages.append((world.network.now - min(commits)) // T)
+    assert len(world.correct) == len(world.hosts)
+    assert max(ages) < 60
+    assert sum(age < 5 for age in ages) > len(ages) / 2
 
 
 def test_worlds_send_carry_and_take_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -319,6 +319,58 @@ def test_a_link_that_breaks_again_before_its_removal_waits_for_the_second_one() 
     assert one.down.commit == now
 
 
+class Flapping:
+    """A switch, one cable of which falls silent and comes back."""
+
+    def __init__(self) -> None:
+        topology, self.node = two_racks()
+        self.dead, self._alive = topology.switch_of_rack(0).upper
+        self._interval = 0
+        self.epoch = 1
+
+    def go_on(self, intervals: int, *, is_whole: bool) -> int:
+        """Let intervals pass; return how many of them the cable counted for."""
+        counted = 0
+        for _ in range(intervals):
+            self._interval += 1
+            now = START + self._interval * T
+            self.node.receive(now, self._alive, beacon(self._alive, now))
+            if is_whole:
+                told = self.node.receive(now, self.dead, beacon(self.dead, now, epoch=self.epoch))
+                counted += self.node.registers()[self.dead].live
+                self.epoch += sum(one.opcode == wire.FENCED for _, one in sent(told, now))
+            self.node.tick(now)
+        return counted
+
+
+def test_a_cable_that_breaks_soon_after_it_came_back_is_held_back_for_longer_each_time() -> None:
+    cable = Flapping()
+    assert cable.go_on(20, is_whole=True) == 20
+    waited = []
+    for _ in range(10):
+        cable.go_on(11, is_whole=False)  # fenced in the last one of them
+        cable.epoch += 1
+        whole = 0
+        while not cable.go_on(1, is_whole=True):
+            whole += 1
+        waited.append(whole)
+    # At once after the first time. A hold is counted from the silence on.
+    assert waited == [0, *(10 * 2 ** min(k, 6) - 1 for k in range(9))]
+
+
+@pytest.mark.parametrize(("whole", "comes_back"), [(88, False), (89, True)])
+def test_a_cable_that_was_whole_for_100_intervals_comes_back_at_once(
+    whole: int, comes_back: bool
+) -> None:
+    cable = Flapping()
+    for intervals in (5, 1 + whole):  # silence is noticed in the eleventh interval
+        cable.go_on(intervals - 1, is_whole=True)
+        cable.go_on(11, is_whole=False)
+        cable.epoch += 1
+        is_first = intervals == 5
+        assert cable.go_on(1, is_whole=True) == (is_first or comes_back)
+
+
 def test_congested_outputs_mark_packets() -> None:
     one = node(drain_rate=1, mark_above=100)
     join(one, A, B)
