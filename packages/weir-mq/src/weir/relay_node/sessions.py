@@ -10,7 +10,6 @@ is kept as long as the client is here: when the core ends it, the client is let 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -28,7 +27,7 @@ from weir.errors import (
     WeirError,
 )
 from weir.model.ids import Address
-from weir.model.limits import CUTOFF_SECONDS_DEFAULT
+from weir.model.limits import ACK_RANGES_MAX, CUTOFF_SECONDS_DEFAULT
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
@@ -87,6 +86,8 @@ class ReaderSession:
         self._core = core
         self._channel = channel
         self._upstream: Connection | None = None
+        #: The connection by which a ping is under way.
+        self._telling: Connection | None = None
         #: Held while the core is dialled: the steps of a login go by one connection.
         self._dialling = asyncio.Lock()
         self._steps = 0
@@ -207,10 +208,20 @@ class ReaderSession:
             self._upstream.abort()
 
     def tell_begun(self, ping: m.Ping) -> None:
-        """Pass on what a consumer works on: it counts as tried, if the consumer is lost."""
-        if self._upstream is not None:
-            with suppress(WeirError):  # its next pull says it again
-                self._upstream.send(ping, _ignore)
+        """Pass on what a consumer works on: it counts as tried, if the consumer is lost. One such
+        ping is under way at a time, and none is kept for a core that takes nothing: the next one
+        says it again. Raises `BadRequest` for more runs than the core takes.
+        """
+        if sum(len(runs) for _, _, runs in ping.begun) > ACK_RANGES_MAX:
+            raise BadRequest(f"a ping tells of {ACK_RANGES_MAX:,} runs of messages at most")
+        upstream = self._upstream
+        if upstream is None or upstream is self._telling:
+            return
+        if upstream.offer(ping, self._told) is not None:
+            self._telling = upstream
+
+    def _told(self, _: int, __: m.Reply | Disconnected) -> None:
+        self._telling = None
 
     async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
         """Return full names of topics that the core tells this client of, behind `after`, and up
@@ -323,10 +334,6 @@ def _hands_out(request: m.Request) -> bool:
 
 def _make() -> Connection:
     return Connection(Senders())
-
-
-def _ignore(_: int, __: m.Reply | Disconnected) -> None:
-    """A pong says nothing new."""
 
 
 def refused_dialect(request: m.Request) -> BadRequest:

@@ -36,6 +36,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.relay.portion import Plan
 from weir.relay_node import reads
+from weir.relay_node.consumers.memory import RequestMemory
 from weir.relay_node.host import RelayHost
 from weir.relay_node.requests import AnswerRoom, RelayRequests
 from weir.relay_node.sessions import ReaderSession
@@ -53,9 +54,10 @@ ClusterRequest = (
 #: partition so long; then they are read from the core.
 LOG_WAIT_SECONDS = 0.5
 NEWS_WAIT_SECONDS = 0.1
-#: While the core is away so many acks wait at a relay, each for so many seconds; a client asks
-#: again then. They are tried again after so many seconds.
+#: While the core is away so many acks wait at a relay, and so many of one client, each for so many
+#: seconds; a client asks again then. They are tried again after so many seconds.
 ACKS_PENDING_MAX = 4_096
+CLIENT_ACKS_MAX = 256
 ACK_WAIT_SECONDS = 20.0
 AGAIN_SECONDS = 0.25
 #: What is read from the core at once where the size of messages is not known.
@@ -75,6 +77,17 @@ class ClusterCounts:
         self.pending: dict[object, float] = {}
         #: Of which session and partition they are.
         self.acking = Counter[tuple[ReaderSession, int]]()
+        self._clients = Counter[ReaderSession]()
+
+    def check_room(self, session: ReaderSession) -> None:
+        """Raise `Overloaded` if no ack of a client may wait beside those that do."""
+        of_client = self._clients[session]
+        if len(self.pending) >= ACKS_PENDING_MAX or of_client >= CLIENT_ACKS_MAX:
+            raise Overloaded(
+                f"{len(self.pending):,} acks wait for the core at this relay, {of_client:,} of "
+                "them from this connection: ack again shortly",
+                RETRY_AFTER_MS,
+            )
 
     @contextmanager
     def waiting(self, session: ReaderSession, group: int) -> Iterator[float]:
@@ -82,6 +95,7 @@ class ClusterCounts:
         me, now, whose = object(), time.monotonic(), (session, group)
         self.pending[me] = now
         self.acking[whose] += 1
+        self._clients[session] += 1
         try:
             yield now + ACK_WAIT_SECONDS
         finally:
@@ -89,6 +103,9 @@ class ClusterCounts:
             self.acking[whose] -= 1
             if not self.acking[whose]:
                 del self.acking[whose]
+            self._clients[session] -= 1
+            if not self._clients[session]:
+                del self._clients[session]
 
     @property
     def pending_seconds(self) -> float:
@@ -105,6 +122,7 @@ class ClusterRequests:
         self._host = host
         self._requests = requests
         self.counts = ClusterCounts()
+        self._memory = RequestMemory()
 
     async def answer(
         self, request: ClusterRequest, room: AnswerRoom, session: ReaderSession
@@ -112,20 +130,26 @@ class ClusterRequests:
         """Return the core's answer to a consumer, to a grant with its messages. Raises what the
         core refuses, and `Unavailable` while it is away.
         """
-        group = request.address.group
         self._requests.partition(request.address)
-        asked = structs.replace(request, address=Address(0, 0, group))
-        room.step_aside()
-        try:
-            if isinstance(asked, m.Pull):
-                granted = await self._pull(asked, room, session)
-                return structs.replace(granted, address=request.address)
-            if isinstance(asked, m.Ack | m.MoveCursor):
-                return await self._ack(asked, session)
-            wait = asked.wait_ms if isinstance(asked, m.TakeTurn) else 0
-            return await _ask(session, asked, wait)
-        except UnknownTopic:  # hidden, or gone: as of one that is not here
-            raise UnknownTopic("no such partition is relayed here", topic_of(group)) from None
+        with self._memory.held(session, request):
+            room.step_aside()
+            try:
+                return await self._answer(request, room, session)
+            except UnknownTopic:  # hidden, or gone: as of one that is not here
+                number = topic_of(request.address.group)
+                raise UnknownTopic("no such partition is relayed here", number) from None
+
+    async def _answer(
+        self, request: ClusterRequest, room: AnswerRoom, session: ReaderSession
+    ) -> m.Reply:  # fmt: skip
+        asked = structs.replace(request, address=Address(0, 0, request.address.group))
+        if isinstance(asked, m.Pull):
+            granted = await self._pull(asked, room, session)
+            return structs.replace(granted, address=request.address)
+        if isinstance(asked, m.Ack | m.MoveCursor):
+            return await self._ack(asked, session)
+        wait = asked.wait_ms if isinstance(asked, m.TakeTurn) else 0
+        return await _ask(session, asked, wait)
 
     # -- grants ------------------------------------------------------------------------------
 
@@ -239,10 +263,7 @@ class ClusterRequests:
         try:
             return await _ask(session, asked, 0)
         except Unavailable:
-            if len(self.counts.pending) >= ACKS_PENDING_MAX:
-                raise Overloaded(
-                    f"{ACKS_PENDING_MAX:,} acks wait for the core at this relay", RETRY_AFTER_MS
-                ) from None
+            self.counts.check_room(session)
         with self.counts.waiting(session, asked.address.group) as ends:
             while True:
                 await asyncio.sleep(AGAIN_SECONDS)

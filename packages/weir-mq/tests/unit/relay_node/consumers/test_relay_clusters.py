@@ -29,14 +29,15 @@ from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.relay import examine_relay
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
-from weir.client.connection.connection import Connection
+from weir.client.connection.connection import Connection, OnAnswer
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
-from weir.errors import Disconnected, Overloaded, Unavailable
+from weir.errors import BadRequest, Disconnected, Overloaded, Unavailable
 from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX
 from weir.protocol.client import messages as m
 from weir.relay.state import RelayState
-from weir.relay_node.consumers import clusters
+from weir.relay_node.consumers import clusters, memory
 from weir.relay_node.host import RelayConfig, RelayHost
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
 from weir.relay_node.sessions import Channel, ReaderSession
@@ -269,7 +270,8 @@ class SilentCore:
     peer = None
 
     def __init__(self) -> None:
-        self.over, self.aborted = asyncio.Event(), False
+        self.over, self.aborted, self.takes = asyncio.Event(), False, True
+        self.offered: list[OnAnswer] = []
 
     async def request(self, asked: m.Request, timeout: float) -> m.Reply:
         if isinstance(asked, m.Hello):
@@ -278,6 +280,12 @@ class SilentCore:
 
     def greeted(self, welcome: m.Welcome) -> None:
         """It is not looked whether others can take over."""
+
+    def offer(self, request: m.Request, on_answer: OnAnswer) -> int | None:
+        if not self.takes:
+            return None
+        self.offered.append(on_answer)
+        return len(self.offered)
 
     def abort(self) -> None:
         self.aborted = True
@@ -306,6 +314,30 @@ def test_a_session_ends_with_a_pull_whose_outcome_is_unknown(
             with pytest.raises(Unavailable):
                 await session_at(upstream, monkeypatch).ask_core(request, m.Reply, 0.0)
             assert upstream.aborted is ends, request
+
+    asyncio.run(work())
+
+
+def test_one_ping_of_a_consumer_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        core, ping = SilentCore(), m.Ping(((AT, "crew", [(0, 1)]),))
+        session = session_at(core, monkeypatch)
+        session.tell_begun(ping)
+        with pytest.raises(Unavailable):
+            await session.ask_core(ACK, m.Reply, 0.0)
+        core.takes = False
+        session.tell_begun(ping)
+        assert not core.offered, "it takes nothing"
+        core.takes = True
+        for _ in range(3):
+            session.tell_begun(ping)
+        assert len(core.offered) == 1
+        core.offered[0](1, m.Pong(0))
+        session.tell_begun(ping)
+        assert len(core.offered) == 2
+        many = [(2 * number, 2 * number + 1) for number in range(ACK_RANGES_MAX // 2 + 1)]
+        with pytest.raises(BadRequest, match="10,000 runs"):
+            session.tell_begun(m.Ping(((AT, "crew", many), (AT, "other", many))))
 
     asyncio.run(work())
 
@@ -409,6 +441,73 @@ def test_no_more_acks_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not core.requests.counts.acking
 
     asyncio.run(work())
+
+
+def test_few_acks_of_one_client_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "CLIENT_ACKS_MAX", 1)
+
+    async def work() -> None:
+        core, other = ScriptedCore(), cast(ReaderSession, ScriptedCore())
+        first = asyncio.ensure_future(core.ask(ACK))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="1 of them from this connection"):
+            await core.ask(ACK)
+        second = asyncio.ensure_future(core.requests.answer(ACK, AnswerRoom(Places(1)), other))
+        await asyncio.sleep(0)
+        assert len(core.requests.counts.pending) == 2
+        for one in (first, second):
+            one.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        core.requests.counts.check_room(cast(ReaderSession, core))
+
+    asyncio.run(work())
+
+
+LARGE: list[clusters.ClusterRequest] = [
+    m.Ack(AT, "crew", [(1, 0, 1)] * ACK_RANGES_MAX), m.Ack(AT, "c" * 2_000_000, [(1, 0, 1)]),
+    m.Nack(AT, "crew", 1, [(0, 1)] * ACK_RANGES_MAX), m.Extend(AT, "crew", [1] * ACK_RANGES_MAX, 1),
+    m.Pull(AT, "crew", 1, 1, begun=[(0, 1)] * ACK_RANGES_MAX),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", LARGE, ids=lambda one: type(one).__name__)
+def test_requests_of_one_client_that_await_the_core_take_little_memory(
+    request_: clusters.ClusterRequest,
+) -> None:
+    class Held(ScriptedCore):
+        async def ask_core(self, request: m.Request, *_: object) -> m.Reply:
+            return cast(m.Reply, await asyncio.Event().wait())
+
+    async def work() -> None:
+        core = Held()
+        waiting = [asyncio.ensure_future(core.ask(request_)) for _ in range(4)]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(Overloaded, match="8,388,608 bytes"):
+                await core.ask(request_)
+        small = asyncio.ensure_future(core.ask(ACK))
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(asyncio.ensure_future(core.ask(request_)))
+        await asyncio.sleep(0)
+        assert not any(one.done() for one in [*waiting, small])
+        for one in [*waiting, small]:
+            one.cancel()
+        await asyncio.gather(*waiting, small, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_requests_of_all_clients_together_take_little_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "REQUESTS_BYTES_MAX", memory.size_of(LARGE[0]))
+    held, (one, other) = memory.RequestMemory(), (cast(ReaderSession, object()) for _ in range(2))
+    with held.held(one, LARGE[0]), pytest.raises(Overloaded), held.held(other, ACK):
+        pass
+    assert held.used == 0
+    with held.held(other, LARGE[0]):
+        assert held.used == memory.size_of(LARGE[0])
 
 
 def test_nothing_is_granted_before_the_acks_that_wait() -> None:
