@@ -43,12 +43,14 @@ R = TypeVar("R", bound=m.Reply)
 #: What a relay asks.
 Asked = r.Pull | r.AskFilter | r.SayHold
 Hosts = tuple[tuple[str, int], ...]
-#: A pull that is not answered fails before the machine gives it up (5 s), and so soon that readers
-#: wait for less than 4 s when an upper relay stands still.
+#: A pull that is not answered fails before the machine gives it up (5 s). If nothing at all comes
+#: from an upper relay for 2 s, its connection ends, and all that waits for it goes elsewhere.
 PULL_WAIT = 1.0
 REQUEST_TIMEOUT = 2.5
 RETRY = Backoff(first=0.05, most=2.0)
 RETRY_MS, REFUSED_MS = 300, 2_000
+#: For so long a partition leaves alone an upper relay that answers others, and not its pull.
+SILENT_MS = 10_000
 _AGAIN = 2.0
 #: An upper relay that does not say how far the order is complete is not asked that for so long.
 _MARKS_ELSEWHERE = 10.0
@@ -93,7 +95,7 @@ class UpperRelay:
     async def _reach(self, tries: int) -> None:
         network = NetworkClient(
             list(self.hosts), name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
-            random=Random(), credentials=self._credentials,
+            random=Random(), credentials=self._credentials, prompt=True,
         )  # fmt: skip
         level = logging.WARNING if tries == 1 else logging.DEBUG
         try:
@@ -121,6 +123,8 @@ class UpperRelay:
             return self._refused(message, RETRY_MS)
         address = Address(0, 0, group, network.welcome.node)
         request = m.AskRelay(address, b"".join(r.encode_message(message)))
+        loop = asyncio.get_running_loop()
+        late_at = loop.time() + network.request_timeout + PULL_WAIT
         try:
             told = await network.request(request, m.RelayTold, wait=PULL_WAIT, again=False)
             return event_of(b"".join(told.message), self.upper)
@@ -128,6 +132,9 @@ class UpperRelay:
             log.warning("the upper relay at %s sent what makes no sense: %s", self, error)
         except WeirError as error:
             log.debug("group %d: the upper relay at %s: %s", group, self, error)
+            if isinstance(error, Disconnected):
+                # A connection that has ended is dialled anew: nothing is asked before it answers.
+                return self._refused(message, SILENT_MS if loop.time() >= late_at else RETRY_MS)
             if getattr(error, "retryable", True):
                 return self._refused(message, RETRY_MS)
         return self._refused(message, REFUSED_MS)

@@ -233,9 +233,11 @@ class Connection(asyncio.Protocol):
             raise refusal(reply.code, reply.message, reply.detail)
         return reply
 
-    def greeted(self, welcome: m.Welcome) -> None:
-        """Take who answers here; where there are other nodes beside it, answers are due soon."""
-        self.node, self._liveness.prompt = welcome.node, bool(welcome.nodes)
+    def greeted(self, welcome: m.Welcome, *, prompt: bool = False) -> None:
+        """Take who answers here; where there are other nodes beside it, or others can be asked
+        because it is `prompt`, answers are due soon.
+        """
+        self.node, self._liveness.prompt = welcome.node, prompt or bool(welcome.nodes)
 
     def abort(self, why: Exception | None = None) -> None:
         """End the connection at once; every pending request gets `Disconnected`."""
@@ -335,11 +337,14 @@ class Dialler:
         work: Work | None = None,
         files: ClientFiles | None = None,
         credentials: AnyCredentials | None = None,
+        *,
+        prompt: bool = False,
     ) -> None:
         """Take what the client calls itself, what its connections take, and who they log in as;
-        with `files` they are made by TLS.
+        with `files` they are made by TLS. Where it is `prompt`, answers are always due soon.
         """
         self.name = name
+        self.prompt = prompt
         self._tls = None if files is None else TlsDialler(files)
         self.credentials = credentials
         self._senders = senders
@@ -393,7 +398,7 @@ class Dialler:
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
-        connection.greeted(welcome)
+        connection.greeted(welcome, prompt=self.prompt)
         if renewal is not None:
             keeping = asyncio.ensure_future(renewal.keep(connection, connection.over, timeout))
             self._keeping[keeping] = None

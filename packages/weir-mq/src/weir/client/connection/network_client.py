@@ -200,9 +200,11 @@ class NetworkClient:
         system: System = REAL,
         work: Work | None = None,
         credentials: AnyCredentials | None = None,
+        prompt: bool = False,
     ) -> None:
         """Take where to dial, as `HomeConnection` does, and who to log in as; `start` begins.
-        Pings tell of `work`.
+        Pings tell of `work`. A connection that owes answers and is silent for 2 s is ended where
+        others can take over: nodes that its node names, or those that who is `prompt` asks then.
         """
         self.retry = retry
         self.request_timeout = request_timeout
@@ -215,7 +217,9 @@ class NetworkClient:
         self.senders = Senders()
         silence = Silence()
         files = files_of(hosts)
-        self._dialler = Dialler(name, self.senders, silence, work, files, credentials)
+        self._dialler = Dialler(
+            name, self.senders, silence, work, files, credentials, prompt=prompt
+        )
         self._pool = ConnectionPool(self._dialler, self.senders)
         self._leaders = Leaders(self._pool, silence)
         #: To whichever host answers. What is asked for each batch is read there.
@@ -264,6 +268,7 @@ class NetworkClient:
             system=self.system,
             work=work,
             credentials=self._dialler.credentials,
+            prompt=self._dialler.prompt,
         )
 
     async def close(self) -> None:
