@@ -108,6 +108,9 @@ class XdpNode(SwitchNode):
 
     def receive(self, now: int, neighbour: int, data: bytearray) -> list[Effect]:
         """Take a packet that the data path does not handle: joins, and what it has refused."""
+        if len(data) < wire.OVERHEAD_BYTES:  # the program passes it on, since it has no opcode
+            self.counters.damaged += 1
+            return []
         self._begin(now)
         is_new = data[22] == wire.JOIN and neighbour not in self._slots
         if is_new and not (self._free and neighbour in self._hops):

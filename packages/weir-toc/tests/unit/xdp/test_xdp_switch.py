@@ -177,6 +177,17 @@ def test_packets_that_are_none_are_dropped(twins: Make, spoil: object) -> None:
     assert bytes(both.path.words[at.UP_BARRIER : at.DOWN_COMMIT + 1]) == before
 
 
+@pytest.mark.parametrize("size", [0, 22, 39])
+def test_a_packet_without_a_whole_header_is_counted_and_harms_nothing(
+    twins: Make, size: int
+) -> None:
+    both = twins()
+    join(both, A)
+    assert both.receive(START, A, data(A, B, START + 5)[:size]) == ([], [])
+    assert both.node.counters.damaged == both.xdp.counters.damaged == 1
+    same_registers(both)
+
+
 def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
     both = twins()
     join(both, A, B)
