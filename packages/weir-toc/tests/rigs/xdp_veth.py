@@ -166,7 +166,10 @@ def switch() -> None:
             node.set_next_hop(NOW, process, _hop(number))
             node.receive(NOW, process, wire.encode(Packet(wire.JOIN, process, epoch=1)))
         path.settle()
-        sending, receiving = hosts
+        ip("link", "add", "free", *_ONE_QUEUE, "type", "veth", "peer", "name", "freed",
+           *_ONE_QUEUE)  # fmt: skip
+        taken = [error_of(KernelPath(SWITCH, ports, 0).__enter__) for ports in (("pa",), ("free",))]
+        sending, receiving = hosts  # that they are served shows that nothing was taken
         tell(receiving)
         heard(receiving, "beaconed")
         until = time.monotonic() + 10
@@ -180,6 +183,7 @@ def switch() -> None:
         found["counted"] = node.registers()[A].packets
         found["refused"] = refusals(path.program)
         ip("link", "set", GENERATOR, "down")
+        found["taken"] = taken
         found["broken"] = error_of(lambda: node.tick(NOW + 3_000_000))
     found["left"] = [name for _, name in socket.if_nameindex() if name.startswith("weir")]
     for one in hosts:

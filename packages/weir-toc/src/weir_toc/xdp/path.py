@@ -59,15 +59,18 @@ class KernelPath:
             self._maps["queue"].set(
                 self._cpu, struct.pack("=Ii", QUEUE_PACKETS, loaded.programs["forward"])
             )
-            stack.callback(_ip, "link", "del", GENERATOR)
-            _make_generator()
-            for name in (*self._ports, INNER):
-                stack.callback(os.close, device.attach(self.program, name))
-                self.behind(device.index_of(name), at.GENERATOR if name == INNER else at.HOSTS)
+            for name in self._ports:  # first: they are refused if another switch has them
+                self._attach(stack, name, at.HOSTS)
+            _make_generator(self.program, stack)
+            self._attach(stack, INNER, at.GENERATOR)
             self._socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
             self._socket.bind((GENERATOR, 0))
             self._stack = stack.pop_all()
         return self
+
+    def _attach(self, stack: ExitStack, port: str, behind: int) -> None:
+        stack.callback(os.close, device.attach(self.program, port))
+        self.behind(device.index_of(port), behind)
 
     def __exit__(
         self,
@@ -143,11 +146,19 @@ class KernelPath:
         self._maps["routes"].set(rack, struct.pack("=QQ", down, up))
 
 
-def _make_generator() -> None:
-    _ip("link", "del", GENERATOR)  # of a switch that was killed
+def _make_generator(program: int, stack: ExitStack) -> None:
+    """Make the pair of devices, which `stack` deletes.
+
+    Raises XdpError if another switch of this namespace has one, or none can be made.
+    """
+    if any(name == INNER for _, name in socket.if_nameindex()):
+        os.close(device.attach(program, INNER))  # that of a switch which runs has a program
+        _ip("link", "del", GENERATOR)  # of a switch that was killed
     one_queue = ("numtxqueues", "1", "numrxqueues", "1")
     made = _ip("link", "add", GENERATOR, *one_queue, "type", "veth",
                "peer", "name", INNER, *one_queue)  # fmt: skip
+    if not made:
+        stack.callback(_ip, "link", "del", GENERATOR)
     for name in (GENERATOR, INNER):
         made = made or _ip("link", "set", "dev", name, "addrgenmode", "none", "up")
     if made:

@@ -33,6 +33,8 @@ def test_a_link_stays_in_order_and_all_of_a_burst_is_rewritten() -> None:
     assert "no native XDP" in native
     assert "2 queues" in queues
     assert "no device 'none'" in absent
+    for device_name, refusal in zip(("pa", "weir-gen-in"), found["taken"], strict=True):
+        assert f"device '{device_name}' takes no program: another program" in refusal
     assert "no beacon leaves by device 'weir-gen': Network is down" in found["broken"]
     assert found["left"] == []  # the generator's devices
 
