@@ -380,7 +380,9 @@ class SwitchNode:
             if is_new and not one.held and now >= one.held_until:
                 self._admit_again(now, neighbour, one, epoch)
                 return True
-            accepted = one.live and (opcode != wire.BEACON or epoch == one.epoch)
+            # What a switch forwards has the epoch of the process that sent it.
+            is_forwarded = opcode != wire.BEACON and int.from_bytes(data[28:32], "big") != NEIGHBOUR
+            accepted = one.live and (is_forwarded or epoch == one.epoch)
         else:
             # Several processes may share a cable: each is an input, and speaks for itself alone.
             accepted = one.live and epoch == one.epoch and source == neighbour

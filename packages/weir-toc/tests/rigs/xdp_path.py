@@ -143,6 +143,17 @@ class Twins:
             assert ran.action == DROP
         return wanted, found
 
+    def receive_from_elsewhere(self, now: int, neighbour: int, data: bytes, is_near: bool) -> None:
+        """Let a packet come by the port of a neighbour that the neighbour has not sent.
+
+        If the sender `is_near`, its address differs by the UDP port alone, else by the IP address.
+        A switch in Python hears only what comes from the addresses of its neighbours.
+        """
+        hop = hop_of(neighbour)
+        ip, port = (hop.ip, hop.port + 1) if is_near else (bytes((10, 255, 0, 9)), hop.port)
+        frame = at.frame(data, OWN_IP, OWN_PORT, ip, port)
+        assert self.path.run(now, frame, self._behind(neighbour)).action in (DROP, PASS)
+
     def tick(self, now: int) -> tuple[list[Sent], list[Sent]]:
         """Let time pass for both; return the beacons of each."""
         wanted = _sends(self.node.tick(now))

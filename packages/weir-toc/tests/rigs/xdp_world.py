@@ -92,11 +92,14 @@ class World:
         else:
             is_switch = neighbour in (*self.both.switch.lower, *self.both.switch.upper)
             source = self.dice.choice((A, B, FAR)) if is_switch else neighbour
-            to = self.dice.choice((A, B, FAR, process_id(7, 1)))
+            to = self.dice.choice((A, B, FAR, process_id(7, 1), wire.NEIGHBOUR))
             one = data(source, to, barrier, self.dice.randrange(1 << 32), epoch,
                        self.dice.randrange(1_401))  # fmt: skip
         if self.dice.random() < 0.05:
             one = one[: self.dice.randrange(wire.OVERHEAD_BYTES)]
+        elif self.dice.random() < 0.1:
+            self.both.receive_from_elsewhere(self.now, neighbour, one, self.dice.random() < 0.5)
+            return
         wanted, found = self.both.receive(self.now, neighbour, one)
         assert without_beacons(wanted) == without_beacons(found)
 

@@ -432,7 +432,8 @@ INLINE __u64 input_of(struct frame *frame, __u32 behind)
 	return at ? *at : NONE;
 }
 
-// Whether a packet of this input counts: it is live, and in its epoch.
+// Whether a packet counts: its input is live, and it comes from there, in its epoch. What a switch
+// forwards has the epoch of the process that sent it, but not what is for this switch itself.
 INLINE int accepts(const struct slot *slot, const struct frame *frame, __u32 behind,
 		   __u32 ifindex)
 {
@@ -442,10 +443,11 @@ INLINE int accepts(const struct slot *slot, const struct frame *frame, __u32 beh
 	if (!(slot->flags & LIVE) || slot->ifindex != ifindex ||
 	    is_switch != !!(slot->flags & SWITCH))
 		return 0;
-	if (is_switch)
-		return frame->toc.opcode != BEACON || same_epoch;
-	return same_epoch && get32(frame->toc.source) == slot->id &&
-	       IP(frame)->saddr == (__u32)slot->ip && UDP(frame)->source == (__u16)slot->udp_port;
+	if (IP(frame)->saddr != (__u32)slot->ip || UDP(frame)->source != (__u16)slot->udp_port)
+		return 0;
+	if (is_switch && frame->toc.opcode != BEACON && get32(frame->toc.to) != NEIGHBOUR)
+		return 1;
+	return same_epoch && (is_switch || get32(frame->toc.source) == slot->id);
 }
 
 // The synchronised time, which the generator gives, and that has passed since.

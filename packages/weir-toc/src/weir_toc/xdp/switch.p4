@@ -211,11 +211,15 @@ control Ingress(inout headers_t headers, inout metadata_t meta,
         default_action = NoAction();
         size = 1024;
     }
-    // A switch forwards packets of others; its own beacons must be of its epoch.
+    // A switch forwards packets of others; its own beacons, and all that is for this switch itself,
+    // must be of its epoch.
     table switches {
         key = {
             ingress.ingress_port: exact;
+            headers.ipv4.source: exact;
+            headers.udp.source: exact;
             headers.toc.opcode: ternary;
+            headers.toc.to: ternary;
             headers.toc.epoch: ternary;
         }
         actions = { accept_input; NoAction; }

@@ -9,6 +9,7 @@ import pytest
 
 from rigs.xdp_path import PathInTests, Twins, hop_of, needs_bpf, without_beacons
 from rigs.xdp_world import (
+    FAR,
     START,
     TREE,
     A,
@@ -195,6 +196,27 @@ def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
     frame = at.frame(beacon(A, START + 5), bytes((10, 0, 0, 1)), 7000, hop.ip, hop.port)
     assert both.path.run(START, frame, at.HOSTS).action == 2  # the host process answers
     same_registers(both)
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_another_address_does_not_speak_for_a_switch(twins: Make, is_near: bool) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    for neighbour in (*both.switch.lower, *both.switch.upper):
+        far = START + 1_000 * T
+        ack = bytes(wire.encode(Packet(wire.ACK, A, barrier=far, commit=far, epoch=1)))
+        for one in (beacon(neighbour, far), data(A, FAR, far), ack):
+            both.receive_from_elsewhere(START, neighbour, one, is_near)
+    same_registers(both)
+
+
+@pytest.mark.parametrize("to", [wire.NEIGHBOUR, B])
+def test_what_a_switch_says_to_this_one_counts_in_its_epoch_alone(twins: Make, to: int) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    below = both.switch.lower[0]
+    ack = bytes(wire.encode(Packet(wire.ACK, A, to, barrier=START + 5, commit=START, epoch=77)))
+    both.receive(START, below, ack)
+    same_registers(both)
+    assert (register(both, below)[1] == START + 5) is (to == B)
 
 
 @pytest.mark.parametrize("name", ["rack-0", "spine-1", "core-0"])
