@@ -46,6 +46,10 @@ class ControlError(TocError):
     """A frame of the control protocol that is none. The connection that brought it ends."""
 
 
+class CannotListen(TocError):
+    """Nothing can be taken at an address; the words say at which one, and what to do."""
+
+
 class SwitchTaken(TocError):
     """Another aggregator serves this switch. Stop one of the two."""
 

@@ -49,6 +49,7 @@ from weir_toc.hosts.frames import (
     text_in,
 )
 from weir_toc.hosts.sessions import Session, rival_of
+from weir_toc.hosts.udp import cannot_listen
 from weir_toc.places import Place, place_named
 
 #: A log file is compacted once it is larger, and twice as large as after the last time.
@@ -146,9 +147,13 @@ class Controller:
         """Serve until cancelled.
 
         Others connect to the address of this member; `listen` is where it takes connections, if
-        that is another one.
+        that is another one. Raises CannotListen if it is in use, or none of this machine.
         """
-        server = await asyncio.start_server(self._accept, *(listen or self.members[self.id]))
+        address = listen or self.members[self.id]
+        try:
+            server = await asyncio.start_server(self._accept, *address)
+        except OSError as error:
+            raise cannot_listen(address, error) from error
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick())

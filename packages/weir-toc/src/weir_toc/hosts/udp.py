@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weir_toc.errors import CannotListen
 from weir_toc.packet import split
 
 Address = tuple[str, int]
@@ -32,6 +33,21 @@ _ABOUT_BYTES = socket.CMSG_SPACE(4)
 _READ_BYTES = 1 << 16
 _BUFFER_BYTES = 4 << 20
 _UINT16, _INT = struct.Struct("=H"), struct.Struct("=i")
+
+
+#: What to do where nothing can be taken at an address.
+_ADVICE = {
+    errno.EADDRINUSE: "another program has it: end that one, or take another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: give one that it has as --listen",
+    errno.EACCES: "ports below 1024 need root: take a higher one",
+    socket.EAI_NONAME: "nobody knows this name: give a numeric address as --listen",
+}
+
+
+def cannot_listen(address: Address, error: OSError) -> CannotListen:
+    """Return the error of an address that a socket cannot be bound to, with what to do."""
+    why = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+    return CannotListen(f"cannot listen at {address[0]}:{address[1]}: {why}")
 
 
 class Train(NamedTuple):
@@ -63,8 +79,12 @@ class UdpSocket:
         """With a `remote` address nothing is read from any other one.
 
         `loses` is asked for each packet to send whether it is lost: a benchmark wants some to be.
+        Raises CannotListen if `local` is in use, or none of this machine.
         """
-        family = socket.getaddrinfo(*local, type=socket.SOCK_DGRAM)[0][0]
+        try:
+            family = socket.getaddrinfo(*local, type=socket.SOCK_DGRAM)[0][0]
+        except socket.gaierror as error:
+            raise cannot_listen(local, error) from error
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
         self.counters = SocketCounters()
         self._segments = True
@@ -76,10 +96,13 @@ class UdpSocket:
                 self.socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
             with contextlib.suppress(OSError):  # a kernel that merges nothing
                 self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-            self.socket.bind(local)
+            try:
+                self.socket.bind(local)
+            except OSError as error:
+                raise cannot_listen(local, error) from error
             if remote is not None:
                 self.socket.connect(remote)
-        except OSError:
+        except (OSError, CannotListen):
             self.socket.close()
             raise
         #: The only address that this socket talks to, or none.
