@@ -19,8 +19,8 @@ A, B, FAR = process_id(0, 1), process_id(0, 2), process_id(1, 1)
 TREE = Topology.tree(2, 2, 1)
 
 
-def beacon(source: int, barrier: int, epoch: int = 1) -> bytes:
-    return bytes(wire.encode(Packet(wire.BEACON, source, barrier=barrier, commit=barrier - 7,
+def beacon(source: int, barrier: int, epoch: int = 1, to: int = wire.NEIGHBOUR) -> bytes:
+    return bytes(wire.encode(Packet(wire.BEACON, source, to, barrier=barrier, commit=barrier - 7,
                                     epoch=epoch)))  # fmt: skip
 
 
@@ -87,7 +87,9 @@ class World:
         epoch = self.epochs.get(neighbour, 1) + self.dice.choice((0,) * 8 + (1,))
         barrier = self.now + self.dice.randrange(-3 * T, 3 * T)
         if self.dice.random() < 0.5:
-            one = beacon(neighbour, barrier, epoch)
+            # One that names a process is none of a switch of ours.
+            to = self.dice.choice((wire.NEIGHBOUR,) * 5 + (FAR,))
+            one = beacon(neighbour, barrier, epoch, to)
             self.epochs[neighbour] = epoch
         else:
             is_switch = neighbour in (*self.both.switch.lower, *self.both.switch.upper)
