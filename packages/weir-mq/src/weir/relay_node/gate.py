@@ -66,7 +66,9 @@ class RelayGate:
         if isinstance(request, m.Ping) and request.begun:
             session.tell_begun(request)
         if not self._host.config.is_private or isinstance(request, m.Ping):
-            return await self._requests.answer(request, room)
+            # Chunks that are not here are read by the session that was granted their message.
+            asker = session if isinstance(request, m.FetchChunks) else None
+            return await self._requests.answer(request, room, asker)
         session.check_greeted()
         if isinstance(request, m.ListTopics | m.ListOffsets):
             return await self._list(request, room, session)

@@ -24,6 +24,7 @@ from weir.errors import (
     Unauthorized,
     Unavailable,
     UnknownTopic,
+    ValueLost,
     WeirError,
     WrongSystem,
 )
@@ -160,7 +161,7 @@ class RelayRequests:
         if isinstance(request, m.Fetch):
             return await self._fetch(request, room)
         if isinstance(request, m.FetchChunks):
-            return await self._fetch_chunks(request, room)
+            return await self._fetch_chunks(request, room, asker or self._host)
         if isinstance(request, m.AskRelay):
             return await self._tell_relay(request, room)
         if isinstance(request, a.TraceMessage):
@@ -365,11 +366,31 @@ class RelayRequests:
         held.unread_since = 0.0
         return found
 
-    async def _fetch_chunks(self, request: m.FetchChunks, room: AnswerRoom) -> m.Reply:
-        """Answer with chunks. What is neither durable yet nor in memory any more is waited for."""
+    async def _fetch_chunks(
+        self, request: m.FetchChunks, room: AnswerRoom, asker: CoreAsker
+    ) -> m.Reply:  # fmt: skip
+        """Answer with chunks: those that are here, else the core's. A consumer of a cluster may be
+        granted a message whose chunks this relay does not keep, or has not got yet.
+        """
+        await room.take()
+        try:
+            return await self._chunks_here(request)
+        except (ValueLost, Unavailable) as error:
+            if isinstance(error, Unavailable) and not self._host.is_reached:
+                raise
+        address = Address(0, 0, request.address.group)
+        asked = msgspec.structs.replace(request, address=address)
+        told = await self._ask_core(
+            room, asker.ask_core(asked, m.FetchedChunks, CHUNKS_WAIT_SECONDS)
+        )
+        return msgspec.structs.replace(told, address=request.address)
+
+    async def _chunks_here(self, request: m.FetchChunks) -> m.FetchedChunks:
+        """Return chunks of the log. Those that are neither durable yet nor in memory any more are
+        waited for.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CHUNKS_WAIT_SECONDS
-        await room.take()
         while True:
             _, held = self.partition(request.address)
             reads.check_chunk(held.state, request.index, held.is_behind)

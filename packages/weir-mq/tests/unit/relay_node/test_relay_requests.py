@@ -23,6 +23,8 @@ from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
 
 TOPIC = 3
 GROUPS = (3 << 16, 3 << 16 | 1)
+#: Partition 0 as this relay names it.
+HERE = Address(0, 0, GROUPS[0], 9)
 
 
 class CoreAway:
@@ -36,6 +38,7 @@ class CoreAway:
         self.founded = SimpleNamespace(node=1)
         self.config = SimpleNamespace(core="weir://core")
         self.has_looked = False
+        self.is_reached = False
 
     async def ask_core(self, *_: object) -> None:
         raise Unavailable("the core is not reached")
@@ -96,9 +99,10 @@ class ChunkHost(CoreAway):
         self.durable = True
         self.flushed.set()
 
-    async def ask(self, index: int) -> Any:
-        request = m.FetchChunks(Address(0, 0, GROUPS[0]), index, 1, 1 << 20)
-        return await RelayRequests(cast(RelayHost, self)).answer(request, AnswerRoom(Places(1)))
+    async def ask(self, index: int, asker: Any = None) -> Any:
+        requests = RelayRequests(cast(RelayHost, self))
+        request = m.FetchChunks(HERE, index, 1, 1 << 20)
+        return await requests.answer(request, AnswerRoom(Places(1)), asker)
 
 
 def test_a_chunk_that_is_not_durable_yet_is_waited_for() -> None:
@@ -124,13 +128,47 @@ def test_a_chunk_may_come_as_long_as_the_relay_is_behind() -> None:
         host = ChunkHost()
         with pytest.raises(Unavailable, match="has not come to this relay yet"):
             await host.ask(8)
-        with pytest.raises(ValueLost, match="past retention"):
-            await host.ask(6)
-        host.partitions.held[GROUPS[0]].is_behind = False
-        with pytest.raises(ValueLost, match="past retention"):
+        host.is_reached = True
+        with pytest.raises(Unavailable, match="the core is not reached"):
             await host.ask(8)
 
     asyncio.run(work())
+
+
+class ChunkCore:
+    """Who asks a core that has chunk 6 still, and no other."""
+
+    def __init__(self) -> None:
+        self.asked: list[m.Request] = []
+
+    async def ask_core(self, request: m.FetchChunks, *_: object) -> m.Reply:
+        self.asked.append(request)
+        if request.index != 6:
+            raise ValueLost("no chunk is in the core: it is past retention")
+        return m.FetchedChunks(request.address, 6, (b"six",))
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_chunk_that_is_not_here_is_read_from_the_core(is_behind: bool) -> None:
+    async def work() -> None:
+        host, core = ChunkHost(), ChunkCore()
+        host.is_reached = True
+        host.flush()
+        host.partitions.held[GROUPS[0]].is_behind = is_behind
+        told = await host.ask(6, core)
+        assert (told.address, told.index, told.batches) == (HERE, 6, (b"six",))
+        assert core.asked == [m.FetchChunks(Address(0, 0, GROUPS[0]), 6, 1, 1 << 20)]
+        with pytest.raises(ValueLost, match="in the core"):
+            await host.ask(8, core)
+        assert b"".join((await host.ask(7, core)).batches) == b"chunk"
+        assert len(core.asked) == 2, "what is here is not asked for"
+
+    asyncio.run(work())
+
+
+def test_a_chunk_is_not_lost_while_the_core_cannot_say_so() -> None:
+    with pytest.raises(Unavailable, match="the core is not reached"):
+        asyncio.run(ChunkHost().ask(6))
 
 
 def test_a_relay_is_behind_until_the_core_has_said_where_it_ends() -> None:
