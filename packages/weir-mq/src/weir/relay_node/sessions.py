@@ -27,11 +27,12 @@ from weir.errors import (
     WeirError,
 )
 from weir.model.ids import Address
-from weir.model.limits import ACK_RANGES_MAX, CUTOFF_SECONDS_DEFAULT
+from weir.model.limits import CUTOFF_SECONDS_DEFAULT
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
 from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold, encode_message
+from weir.relay_node.begun import BegunReports
 from weir.tls.dialling import dialler_of, files_of
 from weir.tls.peers import check_broker
 
@@ -86,8 +87,7 @@ class ReaderSession:
         self._core = core
         self._channel = channel
         self._upstream: Connection | None = None
-        #: The connection by which a ping is under way.
-        self._telling: Connection | None = None
+        self._begun = BegunReports()
         #: Held while the core is dialled: the steps of a login go by one connection.
         self._dialling = asyncio.Lock()
         self._steps = 0
@@ -198,6 +198,8 @@ class ReaderSession:
         found = await self._ask(request, wait)
         if not isinstance(found, reply):
             raise RemoteProtocolError(f"the core answered no {reply.__name__}")
+        if isinstance(request, m.Pull) and isinstance(found, m.Granted) and found.fence:
+            self._begun.granted(request)
         return found
 
     def release(self) -> None:
@@ -208,20 +210,11 @@ class ReaderSession:
             self._upstream.abort()
 
     def tell_begun(self, ping: m.Ping) -> None:
-        """Pass on what a consumer works on: it counts as tried, if the consumer is lost. One such
-        ping is under way at a time, and none is kept for a core that takes nothing: the next one
-        says it again. Raises `BadRequest` for more runs than the core takes.
+        """Pass on what a consumer works on to the leaders of its partitions: it counts as tried, if
+        the consumer is lost. Raises `BadRequest` for more runs than the core takes.
         """
-        if sum(len(runs) for _, _, runs in ping.begun) > ACK_RANGES_MAX:
-            raise BadRequest(f"a ping tells of {ACK_RANGES_MAX:,} runs of messages at most")
-        upstream = self._upstream
-        if upstream is None or upstream is self._telling:
-            return
-        if upstream.offer(ping, self._told) is not None:
-            self._telling = upstream
-
-    def _told(self, _: int, __: m.Reply | Disconnected) -> None:
-        self._telling = None
+        if self._upstream is not None:
+            self._begun.tell(ping, self._upstream)
 
     async def listed(self, namespace: str, after: str) -> tuple[set[str], str]:
         """Return full names of topics that the core tells this client of, behind `after`, and up

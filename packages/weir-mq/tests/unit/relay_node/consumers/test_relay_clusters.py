@@ -29,10 +29,10 @@ from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.relay import examine_relay
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
-from weir.client.connection.connection import Connection, OnAnswer
+from weir.client.connection.connection import Connection
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
-from weir.errors import BadRequest, Disconnected, Overloaded, Unavailable
+from weir.errors import Disconnected, Overloaded, Unavailable
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
 from weir.protocol.client import messages as m
@@ -270,8 +270,7 @@ class SilentCore:
     peer = None
 
     def __init__(self) -> None:
-        self.over, self.aborted, self.takes = asyncio.Event(), False, True
-        self.offered: list[OnAnswer] = []
+        self.over, self.aborted = asyncio.Event(), False
 
     async def request(self, asked: m.Request, timeout: float) -> m.Reply:
         if isinstance(asked, m.Hello):
@@ -280,12 +279,6 @@ class SilentCore:
 
     def greeted(self, welcome: m.Welcome) -> None:
         """It is not looked whether others can take over."""
-
-    def offer(self, request: m.Request, on_answer: OnAnswer) -> int | None:
-        if not self.takes:
-            return None
-        self.offered.append(on_answer)
-        return len(self.offered)
 
     def abort(self) -> None:
         self.aborted = True
@@ -314,30 +307,6 @@ def test_a_session_ends_with_a_pull_whose_outcome_is_unknown(
             with pytest.raises(Unavailable):
                 await session_at(upstream, monkeypatch).ask_core(request, m.Reply, 0.0)
             assert upstream.aborted is ends, request
-
-    asyncio.run(work())
-
-
-def test_one_ping_of_a_consumer_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        core, ping = SilentCore(), m.Ping(((AT, "crew", [(0, 1)]),))
-        session = session_at(core, monkeypatch)
-        session.tell_begun(ping)
-        with pytest.raises(Unavailable):
-            await session.ask_core(ACK, m.Reply, 0.0)
-        core.takes = False
-        session.tell_begun(ping)
-        assert not core.offered, "it takes nothing"
-        core.takes = True
-        for _ in range(3):
-            session.tell_begun(ping)
-        assert len(core.offered) == 1
-        core.offered[0](1, m.Pong(0))
-        session.tell_begun(ping)
-        assert len(core.offered) == 2
-        many = [(2 * number, 2 * number + 1) for number in range(ACK_RANGES_MAX // 2 + 1)]
-        with pytest.raises(BadRequest, match="10,000 runs"):
-            session.tell_begun(m.Ping(((AT, "crew", many), (AT, "other", many))))
 
     asyncio.run(work())
 
