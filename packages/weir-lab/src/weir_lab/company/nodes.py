@@ -73,9 +73,10 @@ class OfficeProcess:
         try:
             reply = await asyncio.wait_for(asking, _ANSWER_S)
         except TimeoutError:
+            self.close()  # so that the thread ends, too: the loop waits for it before it ends
             raise CompanyFailed(f"{self.name} does not answer") from None
         except asyncio.CancelledError:
-            self.close()  # so that the thread ends, too
+            self.close()
             raise
         if reply.error:
             raise CompanyFailed(f"{self.name}: {reply.error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -90,9 +91,11 @@ class CarrierProcess:
 
     def __init__(self, module: str, plan: object, wrong: str) -> None:
         """Run a module, which is told a plan first. Raises `NoNetwork`, with what is `wrong`."""
+        #: No pipe: nobody reads it while the process runs, and a full one would stop it.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lasts as long as this)
         self._process = subprocess.Popen(
             python(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=environment(),
+            stderr=self._errors, env=environment(),
             start_new_session=True,  # Ctrl-C is for those who use the network, which goes last
         )  # fmt: skip
         self._ask(plan, wrong)
@@ -122,11 +125,11 @@ class CarrierProcess:
         process.wait()
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
-        if process.stderr.closed:
+        if self._errors.closed:
             return ""
-        lines = process.stderr.read().decode(errors="replace").splitlines()
-        for pipe in (process.stdin, process.stdout, process.stderr):
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        for pipe in (process.stdin, process.stdout, self._errors):
             with suppress(BrokenPipeError):  # what was not written is not wanted any more
                 pipe.close()
         return lines[-1] if lines else "it said nothing"

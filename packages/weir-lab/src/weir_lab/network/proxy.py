@@ -98,7 +98,10 @@ class Proxies:
         self, at: Listen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            source = self._place_of(writer.get_extra_info("peername")[1], at.port)
+            peer = writer.get_extra_info("peername")
+            if peer is None:
+                return  # it has hung up before it was accepted
+            source = self._place_of(peer[1], at.port)
             there, back = (
                 self._roads.get(way) for way in ((source, at.place), (at.place, source))
             )  # fmt: skip
@@ -185,6 +188,8 @@ async def _arrive(
         if road is not None:
             await road.open.wait()
             road.wire.arrived(len(data))
+        if writer.transport.is_closing():
+            continue  # asyncio would complain of each write on stderr
         writer.write(data)
         with suppress(OSError):  # the reading of the other direction tells
             await writer.drain()

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from weir.testing.nodes import HOST, free_ports
-from weir_lab.network.carriers import all_pairs
+from weir_lab.network.carriers import CarrierProcess, all_pairs
 from weir_lab.network.emulated import ProxiedNetwork
 from weir_lab.network.links import Link
 from weir_lab.network.namespaces import NoNetwork
+from weir_lab.network.switch import Tell, Told
 
 _ECHO = """
 import socket, sys
@@ -32,6 +34,15 @@ import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as one:
     one.sendall(bytes(int(sys.argv[3])))
     print(len(one.recv(2000)))
+"""
+#: Complains more than fits a pipe, and then answers two lines.
+_LOUD = """
+import sys
+for _ in range(2):
+    sys.stdin.readline()
+    sys.stderr.write("a complaint" * 100_000)
+    print("{}", flush=True)
+sys.exit("the last word")
 """
 PLACES = ["here", "there", "elsewhere"]
 
@@ -105,3 +116,14 @@ def test_each_process_is_in_the_place_that_it_was_started_in(
     assert sum(one.bytes for one in counts.values()) == 2 * 50, "nothing links a place to itself"
     with pytest.raises(NoNetwork, match="address already in use"):
         network.listen("there", port)
+
+
+def test_what_carries_bytes_may_complain_as_much_as_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loud.py").write_text(_LOUD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with CarrierProcess("loud", {}, "it does not start") as loud:
+        assert loud.ask(Tell()) == Told()
+        with pytest.raises(NoNetwork, match="the last word"):
+            loud.ask(Tell())
