@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -145,11 +146,68 @@ def test_an_aggregator_that_is_replaced_ends_with_an_error(
     played(tmp_path, play)
 
 
+def test_what_the_first_one_says_counts_and_not_when_it_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(address: Address) -> None:
+        first, second = Connection(address), Connection(address)
+        await first.hello(1)
+        await first.start()
+        connected = monotonic_ns()
+        first.say({"op": "clock", "sent": 1})
+        while (await first.read())["op"] != "clock":
+            pass
+        # So long after the first has connected that only what it has said since then counts.
+        answers_for(1_000, monkeypatch)
+        monkeypatch.setattr(sessions, "monotonic_ns", lambda: connected + 1_000 * 10**9)
+        assert (await second.hello(2))["op"] == "taken"
+        first.close()
+        second.close()
+
+    played(tmp_path, play)
+
+
+def told(hello: Frame, answers: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return with which error a node ends that gets these answers, each 100 s after the other."""
+    monkeypatch.setattr(control_link, "monotonic", iter(range(0, 10_000, 100)).__next__)
+    left = iter(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader, 1 << 20)
+        op = next(left)
+        writer.write(framed_json({"op": op, "why": op, "term": 1}))
+        await writer.drain()
+        writer.close()
+
+    async def body() -> str:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server, asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(SwitchTaken) as raised:
+                await ControlLink([server.sockets[0].getsockname()], hello).run()
+        return str(raised.value)
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("started", "answers", "ends"),
+    [(False, ["taken", "taken", "replaced"], "taken"),
+     (False, ["taken", "welcome", "taken", "replaced"], "replaced"),
+     (True, ["taken", "taken", "replaced"], "replaced")],
+)  # fmt: skip
+def test_a_newcomer_gives_up_and_one_that_was_admitted_waits_for_the_verdict(
+    started: bool, answers: list[str], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told({"op": "hello", "started": started}, answers, monkeypatch) == ends
+
+
 def test_a_second_aggregator_ends_with_a_code_of_its_own_and_processes_join_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(control_link, "TAKEN_SECONDS", 0.1)
     with loopback(tmp_path) as network:
+        assert network.aggregator is not None
+        assert network.aggregator.link.hello["started"] is True
         assert main(["aggregator", network.url]) == TAKEN
         assert "stop that one first" in capsys.readouterr().err
         with sync.join(network.url, name="a", timeout=PATIENCE_SECONDS) as me:

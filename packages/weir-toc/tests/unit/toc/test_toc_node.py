@@ -371,6 +371,20 @@ def test_a_cable_that_was_whole_for_100_intervals_comes_back_at_once(
         assert cable.go_on(1, is_whole=True) == (is_first or comes_back)
 
 
+def test_a_cable_that_was_whole_for_long_is_held_back_as_at_first_when_it_breaks_again() -> None:
+    cable = Flapping()
+    waited = []
+    for whole in (5, 1, 1, 1, 200, 1):
+        cable.go_on(whole, is_whole=True)
+        cable.go_on(11, is_whole=False)
+        cable.epoch += 1
+        silent = 0
+        while not cable.go_on(1, is_whole=True):
+            silent += 1
+        waited.append(silent)
+    assert waited == [0, 9, 19, 39, 0, 9]
+
+
 def test_congested_outputs_mark_packets() -> None:
     one = node(drain_rate=1, mark_above=100)
     join(one, A, B)
