@@ -10,7 +10,7 @@ from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import SET_ID_MAX
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.nodes import ListSets, ReportSet, SetInfo, SetList
-from weir.protocol.client.relays import AskRelay, RelayTold
+from weir.protocol.client.relays import AskRelay, DescribeRelay, RelayInfo, RelayTold, RelayTopic
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
 
@@ -125,11 +125,16 @@ _ADDRESS = st.builds(Address, _SMALL, _SMALL, _NATURAL, _SMALL)
 _SETS = st.builds(
     SetInfo, _NATURAL, st.text(), st.text(), st.lists(_NATURAL), _NATURAL, st.booleans()
 )
+_SIGNED = st.integers(-1, (1 << 63) - 1)
+_RELAYED = st.builds(
+    RelayTopic, st.text(), st.text(), *[_NATURAL] * 7, _SIGNED, _SIGNED, *[_NATURAL] * 3
+)
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
     DescribeTopology: st.builds(DescribeTopology),
     ReportSet: st.builds(ReportSet, st.integers(1, NODE_MAX), st.integers(0, SET_ID_MAX)),
     ListSets: st.builds(ListSets),
+    DescribeRelay: st.builds(DescribeRelay, st.text(max_size=20)),
     AskRelay: st.builds(AskRelay, _ADDRESS, st.binary(max_size=60)),
 }
 #: By kind, the opcode that it answers.
@@ -141,6 +146,19 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     SetList: (
         opcode_of(ListSets),
         st.builds(SetList, st.lists(_SETS), st.text(), st.lists(_NATURAL)),
+    ),
+    RelayInfo: (
+        opcode_of(DescribeRelay),
+        st.builds(
+            RelayInfo,
+            _NATURAL,
+            _NATURAL,
+            st.booleans(),
+            st.lists(st.tuples(st.text(), _NATURAL), max_size=3),
+            st.lists(st.tuples(_NATURAL, _NATURAL, _NATURAL), max_size=3),
+            st.lists(_RELAYED, max_size=3),
+            st.booleans(),
+        ),
     ),
     # The frame holds one message, in one piece.
     RelayTold: (

@@ -197,6 +197,14 @@ OF_RELAYS = (
         f"{_PULLS}::test_what_tags_exclude_before_the_damage_is_told_first",
     ),
     Bug(
+        "relay-lag-told-to-any-user",
+        "A relay of a closed system says how far it is to those who may list the system.",
+        "weir.relay_node.gate",
+        "await session.check_operator()",
+        "session.check_greeted()",
+        f"{_ACCESS}::test_users_log_in_through_a_relay_and_read_what_they_may",
+    ),
+    Bug(
         "relay-serves-whom-the-core-was-not-asked-about",
         "A private relay answers what the core lets this user read.",
         "weir.relay_node.gate",

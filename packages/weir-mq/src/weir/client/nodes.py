@@ -11,6 +11,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
+from weir.protocol.client.relays import DescribeRelay, RelayInfo
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.protocol.link import join_key
 from weir.topology.sets import Topology
@@ -255,3 +256,15 @@ class SystemTopology:
         that does not fit, and `LevelTooLow`.
         """
         return await self._network.request(ApplyTopology(after, topology), TopologyState)
+
+    async def describe_relay(self) -> RelayInfo:
+        """Return how far the relay is that the client is connected to: of all its topics.
+
+        Raises `BadRequest` where that is a node of a core set.
+        """
+        found = page = await self._network.request(DescribeRelay(), RelayInfo)
+        while page.more and page.topics:
+            after = DescribeRelay(page.topics[-1].name)
+            page = await self._network.request(after, RelayInfo)
+            found.topics.extend(page.topics)
+        return msgspec.structs.replace(found, more=False)

@@ -72,7 +72,9 @@ class RelayGate:
         session.check_greeted()
         if isinstance(request, m.ListTopics | m.ListOffsets):
             return await self._list(request, room, session)
-        if not isinstance(request, m.Hello):
+        if isinstance(request, m.DescribeRelay):
+            await session.check_operator()
+        elif not isinstance(request, m.Hello):
             await self._check(request, session)
         # The core answers to the user what it is to say: the relay's own may pull, and not read.
         return await self._requests.answer(request, room, session)

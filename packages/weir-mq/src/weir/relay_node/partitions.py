@@ -5,11 +5,13 @@ is to be sent to the core is returned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from weir.model.limits import KIB, MIB
+from weir.relay.holds import Child
 from weir.relay.lower import Me, PullPace
 from weir.relay.messages import Mark, Pull
 from weir.relay.partition import RelayPartition, Settings
@@ -241,3 +243,55 @@ class RelayPartitions:
         since the start.
         """
         return self._store.states | {group: held.state for group, held in self.held.items()}
+
+
+class Lag(NamedTuple):
+    """How far a partition is behind: in messages, about so many bytes, and seconds; and the age of
+    the last news in seconds.
+
+    How far a relay lags is known as of the last word of its upper nodes. Bytes are an estimate: as
+    many messages as it lags, of the mean size of those that it holds. The seconds are those since
+    it last had all that the upper node had, so they grow while nobody answers, too.
+    """
+
+    messages: int
+    bytes: int
+    seconds: float
+    news_seconds: float
+
+
+def lag_of(held: Held, now_ms: int) -> Lag:
+    """Return how far a partition is behind."""
+    state = held.state
+    messages = max(held.head - state.end, 0)
+    kept = state.end - state.start
+    each = state.ranges.total / kept if kept else 0.0
+    behind = max(now_ms - held.complete_ms, 0) / 1_000
+    heard = max(now_ms - held.heard_ms, 0) / 1_000
+    return Lag(messages, int(messages * each), behind, heard)
+
+
+class ChildLag(NamedTuple):
+    """How far a node below is behind with a topic: in messages, and seconds since its last word."""
+
+    messages: int
+    silent_seconds: float
+
+
+def children_of(rows: Iterable[Held], now_ms: int) -> dict[Child, ChildLag]:
+    """Return of each node below how far it is behind with the partitions of a topic: what it has
+    not made durable counts, and the partition counts of which it was silent for longest.
+    """
+    found: dict[Child, ChildLag] = {}
+    for held in rows:
+        for child, offset, silent_ms in held.machine.upper.holds.silent(now_ms):
+            before = found.get(child, ChildLag(0, 0.0))
+            messages = before.messages + max(held.state.end - offset, 0)
+            found[child] = ChildLag(messages, max(before.silent_seconds, silent_ms / 1_000))
+    return found
+
+
+def tags_kept(held: Held) -> int:
+    """Return how many tags a partition keeps from its end on; -1: all messages."""
+    now = held.state.filter_at(held.state.end)
+    return -1 if now is None or now.tags is None else len(now.tags)

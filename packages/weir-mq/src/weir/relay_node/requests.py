@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from heapq import nsmallest
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -39,8 +40,10 @@ from weir.model.limits import (
     WAIT_MS_MAX,
 )
 from weir.model.topic import Presence, split_name
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.client.relays import RelayInfo, RelayTopic
 from weir.relay.messages import Mark, Pull, SayHold, decode_question, encode_message
 from weir.relay.portion import Plan, Portion
 from weir.relay.ports import (
@@ -53,8 +56,8 @@ from weir.relay.ports import (
 )
 from weir.relay_node import reads
 from weir.relay_node.children import read_portion
-from weir.relay_node.host import RelayedTopic, RelayHost, wall_ms
-from weir.relay_node.partitions import Held
+from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms, wall_ms
+from weir.relay_node.partitions import Held, children_of, lag_of, tags_kept
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=m.Reply)
@@ -66,6 +69,9 @@ CHUNKS_WAIT_SECONDS = 5.0
 #: What the disk does not give for so long is pulled again.
 UNREAD_SECONDS = 30.0
 _PAGE = 500
+#: So many nodes below are told of in one answer, and topics of about so many partitions.
+PAGE_CHILDREN, PAGE_PARTITIONS = 1_024, 4_096
+_REASON_LENGTH = 500
 
 
 class Places(asyncio.Semaphore):
@@ -140,6 +146,7 @@ class RelayRequests:
             m.DescribeTopic: self._describe,
             m.ListTopics: self._list,
             m.ListOffsets: self._list_offsets,
+            m.DescribeRelay: self._describe_self,
             a.DescribePartition: self._describe_partition,
             a.AskLeader: self._tell_leader,
         }
@@ -213,6 +220,9 @@ class RelayRequests:
         )
         found = [info for info in found if info.full_name > request.after]
         return found[:_PAGE], len(found) > _PAGE
+
+    async def _describe_self(self, request: m.DescribeRelay) -> m.Reply:
+        return info_of(self._host, request.after)
 
     async def _describe_partition(self, request: a.DescribePartition) -> m.Reply:
         _, held = self.partition(request.address)
@@ -543,3 +553,58 @@ def refusal_of(error: WeirError) -> m.Refusal:
     if isinstance(error, BadName):
         return m.Refusal(BadName.code, str(error))
     return m.Refusal(Unavailable.code, f"this relay cannot answer: {error}")
+
+
+def info_of(host: RelayHost, after: str) -> RelayInfo:
+    """Return how far a relay is, with a page of its topics: those with names behind `after`."""
+    partitions = host.partitions
+    pulled: dict[str, int] = {}
+    for upper, size in partitions.pulled.items() if not after else ():
+        name = host.tiers.name_of(upper)
+        pulled[name] = pulled.get(name, 0) + size
+    sent = [] if after else sorted((*child, n) for child, n in partitions.children.sent.items())
+    named = ((topic.info.full_name, topic) for topic in host.topics.values())
+    left = nsmallest(_PAGE + 1, (row for row in named if row[0] > after), lambda row: row[0])
+    found, count = list[RelayTopic](), 0
+    for _, topic in left[:_PAGE]:
+        rows = [partitions.held[one.group] for one in topic.info.addresses
+                if one.group in partitions.held]  # fmt: skip
+        found.append(topic_of_rows(topic, rows, steady_ms(), wall_ms()))
+        count += len(rows)
+        if count >= PAGE_PARTITIONS:
+            break
+    founded = host.founded
+    return RelayInfo(
+        founded.brokerset, founded.node, host.is_reached, sorted(pulled.items()),
+        sent[:PAGE_CHILDREN], found, len(found) < len(left),
+    )  # fmt: skip
+
+
+def topic_of_rows(
+    topic: RelayedTopic, rows: Sequence[Held], now_ms: int, now_wall_ms: int
+) -> RelayTopic:
+    """Return how far a relay is with the partitions of a topic."""
+    lags = [lag_of(held, now_ms) for held in rows]
+    below = children_of(rows, now_ms).values()
+    tags = [tags_kept(held) for held in rows]
+    marks = [milliseconds_of(held.mark.stamp) for held in rows if held.mark is not None]
+    return RelayTopic(
+        name=topic.info.full_name,
+        barred=topic.why_barred[:_REASON_LENGTH],
+        partitions=len(rows),
+        lag_messages=sum(lag.messages for lag in lags),
+        lag_bytes=sum(lag.bytes for lag in lags),
+        lag_ms=_ms(max((lag.seconds for lag in lags), default=0.0)),
+        news_ms=_ms(max((lag.news_seconds for lag in lags), default=0.0)),
+        held_bytes=sum(held.state.ranges.total for held in rows),
+        lost=sum(b - a for held in rows for a, b in held.state.gaps),
+        tags=-1 if -1 in tags else max(tags, default=0),
+        mark_ms=max((max(now_wall_ms - mark, 0) for mark in marks), default=-1),
+        holds=sum(len(held.machine.upper.holds.silent(now_ms)) for held in rows),
+        hold_messages=max((lag.messages for lag in below), default=0),
+        hold_ms=_ms(max((lag.silent_seconds for lag in below), default=0.0)),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)

@@ -31,6 +31,7 @@ from weir.model.limits import CUTOFF_SECONDS_DEFAULT
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.tokens import RenewToken
+from weir.protocol.client.topology import DescribeTopology, TopologyState
 from weir.relay.messages import UNKNOWN, AskFilter, Pull, SayHold, encode_message
 from weir.relay_node.begun import BegunReports
 from weir.tls.dialling import dialler_of, files_of
@@ -162,8 +163,14 @@ class ReaderSession:
         right = *of, sha256(repr(tags).encode()).digest()
         await self._check(right, m.AskRelay(Address(0, 0, asked.group), payload))
 
+    async def check_operator(self) -> None:
+        """Return if the client may list what the system has. Raises what `check` does."""
+        await self._check((), DescribeTopology())
+
     async def _check(
-        self, right: tuple[int | bytes, ...], question: m.AskBarriers | m.AskRelay
+        self,
+        right: tuple[int | bytes, ...],
+        question: m.AskBarriers | m.AskRelay | DescribeTopology,
     ) -> None:  # fmt: skip
         """Ask the core a question that it answers to clients that have a right, unless that is
         known.
@@ -185,7 +192,7 @@ class ReaderSession:
         except WeirError:
             self._allowed.pop(right, None)
             raise
-        if not isinstance(reply, m.Barriers | m.RelayTold):
+        if not isinstance(reply, m.Barriers | m.RelayTold | TopologyState):
             raise RemoteProtocolError("the core answered a question for a right otherwise")
         if len(self._allowed) >= _RIGHTS_MAX:
             self._allowed.clear()

@@ -141,9 +141,13 @@ def test_users_log_in_through_a_relay_and_read_what_they_may(core: Node, tmp_pat
                     await ann.describe("u")
                 with pytest.raises(UnknownTopic, match="no topic 'v' is relayed here"):
                     await ann.describe("v")
+                with pytest.raises(Unauthorized, match="list"):
+                    await ann.topology.describe_relay()
             async with as_user(url, "root", "rr") as root:
                 await here(root, "u")
                 assert {one.full_name for one in await root.topics()} == {"t", "u"}
+                told = await root.topology.describe_relay()
+                assert {one.name for one in told.topics} == {"t", "u"}
                 addresses = (await root.describe("u")).addresses
             async with as_user(url, "bob", "bb") as bob:
                 assert await bob.topics() == []

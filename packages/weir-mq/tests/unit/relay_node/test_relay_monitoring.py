@@ -15,10 +15,12 @@ from typing import Any, cast
 import pytest
 
 from rigs.relay_nodes import fill, make_small, play, started_relay, until_known
+from weir.cli.admin.hops import Hop
 from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.finding import Finding
-from weir.cli.doctor.relay import examine_relay
+from weir.cli.doctor.relay import examine_relay, judge_relays
 from weir.order.clock import stamp_at
+from weir.protocol.client.relays import RelayInfo, RelayTopic
 from weir.relay.entries import FilterSet, GapTold, Relayed, StartMoved
 from weir.relay.holds import HoldLimits, Holds
 from weir.relay.messages import Mark
@@ -26,18 +28,13 @@ from weir.relay.partition import RelayPartition
 from weir.relay.ports import UpperNode
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
+from weir.relay_node import requests
 from weir.relay_node.consumers.clusters import ClusterCounts
 from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms, wall_ms
 from weir.relay_node.listener import RelayTls
-from weir.relay_node.monitoring import (
-    ChildLag,
-    Lag,
-    RelayMonitor,
-    children_of,
-    lag_of,
-    tags_kept,
-)
-from weir.relay_node.partitions import Held
+from weir.relay_node.monitoring import RelayMonitor
+from weir.relay_node.partitions import ChildLag, Held, Lag, children_of, lag_of, tags_kept
+from weir.relay_node.requests import info_of
 from weir.relay_node.tiers import Tiers
 from weir.relay_node.uppers import UpperRelays
 from weir.testing.memory_node import Node, node
@@ -162,6 +159,7 @@ class Broken:
 
     def __init__(self) -> None:
         info = SimpleNamespace(addresses=[SimpleNamespace(group=GROUP)], full_name="t")
+        self.founded = SimpleNamespace(brokerset=20, node=1)
         self.topic = RelayedTopic(cast(Any, info), barred="you may not")
         self.topics = {3: self.topic}
         self.has_looked, self.is_reached = True, False
@@ -257,3 +255,66 @@ def test_what_is_no_relay_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = examine_relay("127.0.0.1:1")
     assert (found.check, found.state) == ("relay", "fail")
     assert "Connection refused" in found.found
+
+
+def test_a_relay_tells_how_far_it_is_with_each_topic() -> None:
+    host = Broken()
+    host.one.mark = Mark(1, stamp_at(wall_ms() - 7_000), 20)
+    holds = host.one.machine.upper.holds
+    holds.say((20, 1), 15, None, steady_ms() - 3_000)
+    holds.say((20, 2), 20, None, steady_ms())
+    found = info_of(cast(RelayHost, host), "")
+    assert (found.brokerset, found.node, found.reached, found.more) == (20, 1, False, False)
+    assert found.pulled == [("core", 900), ("relay 2", 70)]
+    assert found.sent == [(20, 1, 500)]
+    (one,) = found.topics
+    assert (one.name, one.barred, one.partitions) == ("t", "you may not", 1)
+    assert (one.lag_messages, one.lag_bytes) == (100, lag_of(host.one, 0).bytes)
+    assert 70_000 <= one.lag_ms < 80_000
+    assert 65_000 <= one.news_ms < 75_000
+    assert (one.lost, one.tags) == (3, -1)
+    assert one.held_bytes == host.one.state.ranges.total > 0
+    assert one.mark_ms == pytest.approx(7_000, abs=3_000)
+    assert (one.holds, one.hold_messages) == (2, 8)
+    assert 3_000 <= one.hold_ms < 13_000
+    after = info_of(cast(RelayHost, host), "t")
+    assert (after.pulled, after.sent, after.topics, after.more) == ([], [], [], False)
+
+
+def test_many_topics_come_in_pages_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Broken()
+    (info,) = [topic.info for topic in host.topics.values()]
+    for number, name in enumerate("dbca"):
+        more = SimpleNamespace(**{**vars(info), "full_name": name})
+        host.topics[10 + number] = RelayedTopic(cast(Any, more))
+
+    def pages() -> list[list[str]]:
+        after, found = "", list[list[str]]()
+        while True:
+            page = info_of(cast(RelayHost, host), after)
+            found.append([one.name for one in page.topics])
+            if not page.more:
+                return found
+            after = page.topics[-1].name
+
+    assert pages() == [["a", "b", "c", "d", "t"]]
+    monkeypatch.setattr(requests, "_PAGE", 2)
+    assert pages() == [["a", "b"], ["c", "d"], ["t"]]
+    monkeypatch.setattr(requests, "PAGE_PARTITIONS", 1)
+    assert pages() == [["a"], ["b"], ["c"], ["d"], ["t"]]
+
+
+def hop(name: str, lag_ms: int = 0, error: str = "") -> Hop[RelayInfo]:
+    topic = RelayTopic("t", "", 1, 0, 0, lag_ms, 0, 0, 0, -1, -1, 0, 0, 0)
+    found = None if error else RelayInfo(5, 8, True, [], [], [topic])
+    return Hop(name, "weir://relay", found, error)
+
+
+def test_the_doctor_names_relays_that_are_silent_or_a_minute_behind() -> None:
+    assert judge_relays([]).state == judge_relays([hop("a/1", 60_000)]).state == "ok"
+    late = judge_relays([hop("a/1"), hop("b/2", 61_000)])
+    assert (late.state, late.found) == ("warn", "relays that lag: b/2 by 61 s")
+    silent = judge_relays([hop("b/2", 61_000), *(hop(f"c/{n}", error="gone") for n in range(7))])
+    assert silent.state == "warn"
+    assert "c/0 (gone)" in silent.found
+    assert silent.found.endswith("and 2 more")

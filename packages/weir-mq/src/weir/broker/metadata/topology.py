@@ -22,6 +22,7 @@ from weir.model.ids import SET_UNKNOWN
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.protocol.client import topology as t
 from weir.protocol.client.messages import Reply
+from weir.protocol.client.relays import DescribeRelay
 from weir.relay.holds import Child, HoldLimits, limits_in
 from weir.topology.checks import check
 from weir.topology.sets import TopicTags, Topology, name_of
@@ -189,6 +190,7 @@ class TopologyRequests:
         return {
             t.ApplyTopology: lambda _, caller, request: self.change(caller, request),
             t.DescribeTopology: lambda _, caller, request: self.describe(caller),
+            DescribeRelay: _refuse_as_core,
         }
 
     def apply(self, index: int, record: TopologyApplied) -> None:
@@ -275,3 +277,8 @@ def _check_set(node: NodeInfo, declared: int, uses_sets: bool, topology: Topolog
             f"set, so give that set the id {said}, or name the node in another one",
             node.id,
         )
+
+
+def _refuse_as_core(_: Session, __: Caller, ___: DescribeRelay) -> None:
+    """Raise `BadRequest`: this is no relay."""
+    raise BadRequest("this node is of a core set and lags behind nobody: ask a relay")

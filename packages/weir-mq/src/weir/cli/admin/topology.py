@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weir.cli.admin.devices import AsJson
+from weir.cli.admin.hops import Hop, ask_relays, places_of
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.client.client import Client
+    from weir.protocol.client.relays import RelayInfo, RelayTopic
     from weir.protocol.client.topology import TopologyState
     from weir.topology.checks import Problem
     from weir.topology.difference import Change
@@ -64,22 +66,32 @@ def show(
         Path | None,
         typer.Argument(show_default=False, help="A TOML file. [default: what is applied]"),
     ] = None,
+    lag: Annotated[
+        bool, typer.Option("--lag/--no-lag", help="Ask each relay how far it is; not with a file.")
+    ] = True,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the tree that is applied, or that of a file: each set below the upper it prefers."""
+    """Show the tree that is applied, or that of a file: each set below the upper it prefers.
+
+    Of the tree that is applied, it shows how far each relay is. This takes 15 seconds at most.
+    """
     from weir.cli.output import print_json
+
+    hops: list[Hop[RelayInfo]] | None = None
 
     if file is not None:
         version, topology = None, _checked(file)
         settings = {"file": str(file)}
     else:
-        state = connected(url, _describe)
+        state, hops = connected(url, lambda client: _looked(client, url, lag=lag))
         version, topology, settings = state.version, state.topology, {"url": url}
     if as_json:
-        print_json("weir.topology/1", settings, {"version": version, **_row(topology)})
+        relays = None if hops is None else [_relay(one) for one in hops]
+        found = {"version": version, **_row(topology), "relays": relays}
+        print_json("weir.topology/1", settings, found)
     elif topology.sets:
-        for line in _drawn(topology):
+        for line in _drawn(topology, hops or ()):
             print(line)
     else:
         print("no topology is applied: all nodes are one core set")
@@ -128,6 +140,31 @@ def apply(
 
 async def _describe(client: Client) -> TopologyState:
     return await client.topology.describe()
+
+
+async def _looked(
+    client: Client, url: str, *, lag: bool
+) -> tuple[TopologyState, list[Hop[RelayInfo]] | None]:
+    state = await _describe(client)
+    return state, await ask_lag(state.topology, url) if lag else None
+
+
+async def ask_lag(topology: Topology, url: str) -> list[Hop[RelayInfo]]:
+    """Ask each relay of a topology how far it is, by its name SET/NODE."""
+    hops = await ask_relays(
+        places_of(topology.sets, url), lambda client: client.topology.describe_relay()
+    )
+    nodes = [(row.id, n.number) for row in topology.sets if row.tier != "core" for n in row.nodes]
+    return [_checked_node(hop, *who) for hop, who in zip(hops, nodes, strict=True)]
+
+
+def _checked_node(hop: Hop[RelayInfo], brokerset: int, node: int) -> Hop[RelayInfo]:
+    """Return what a relay said, or that another one answers at its address."""
+    one = hop.found
+    if one is None or (one.brokerset, one.node) == (brokerset, node):
+        return hop
+    error = f"node {one.node} of the set with id {one.brokerset} answers at its address"
+    return Hop(hop.name, hop.url, None, error)
 
 
 def _read(file: Path) -> Found:
@@ -179,8 +216,14 @@ def _problem(found: Found, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _drawn(topology: Topology) -> list[str]:
-    """Return the lines of a topology that is checked: each set below the upper that it prefers."""
+def _drawn(topology: Topology, hops: Sequence[Hop[RelayInfo]]) -> list[str]:
+    """Return the lines of a topology that is checked: each set below the upper that it prefers, and
+    how far its relays are.
+    """
+    said: dict[str, list[str]] = {}
+    for hop in hops:
+        name, _, number = hop.name.rpartition("/")
+        said.setdefault(name, []).append(f"- node {number}: {_lag_words(hop)}")
     below: dict[int, list[SetRow]] = {}
     for one in topology.sets:
         if one.upper:
@@ -191,6 +234,7 @@ def _drawn(topology: Topology) -> list[str]:
     while left:
         indent, one = left.pop()
         found.append(f"{indent}{' '.join(_words_of(topology, one))}")
+        found += [f"{indent}  {words}" for words in said.get(one.name, ())]
         left += [(f"{indent}  ", child) for child in reversed(below.get(one.id, ()))]
     return found
 
@@ -213,6 +257,64 @@ def _words_of(topology: Topology, one: SetRow) -> Iterator[str]:
             for row in one.tags
         )
         yield f"holds {' '.join(tags) or 'nothing'}"
+
+
+def _lag_words(hop: Hop[RelayInfo]) -> str:
+    """Say how far a relay is, with all its topics together."""
+    one = hop.found
+    if one is None:
+        return f"unknown: {hop.error}"
+    topics = one.topics
+    messages, size = sum(t.lag_messages for t in topics), sum(t.lag_bytes for t in topics)
+    words = [f"{messages:,} messages behind"]
+    if messages:
+        words[0] += f" (about {size:,} bytes)"
+    if topics:
+        words.append(f"complete {max(t.lag_ms for t in topics) / 1_000:,.1f} s ago")
+    if (mark := max((t.mark_ms for t in topics), default=-1)) >= 0:
+        words.append(f"marks {mark / 1_000:,.1f} s old")
+    if holds := sum(t.holds for t in topics):
+        oldest = max(t.hold_ms for t in topics) / 1_000
+        words.append(f"{holds:,} holds for relays below, the oldest said {oldest:,.1f} s ago")
+    if barred := sum(bool(t.barred) for t in topics):
+        words.append(f"{barred:,} topics that the core refuses")
+    if not one.reached:
+        words.insert(0, "cut off from the core")
+    return ", ".join(words)
+
+
+def _relay(hop: Hop[RelayInfo]) -> dict[str, Any]:
+    name, _, number = hop.name.rpartition("/")
+    row: dict[str, Any] = {
+        "set": name, "node": int(number), "url": hop.url, "error": hop.error or None,
+    }  # fmt: skip
+    if (one := hop.found) is not None:
+        row |= {
+            "reached": one.reached,
+            "pulled_bytes": dict(one.pulled),
+            "sent_bytes": [{"id": id, "node": node, "bytes": size} for id, node, size in one.sent],
+            "topics": [_topic(topic) for topic in one.topics],
+        }
+    return row
+
+
+def _topic(one: RelayTopic) -> dict[str, Any]:
+    return {
+        "topic": one.name,
+        "barred": one.barred or None,
+        "partitions": one.partitions,
+        "lag_messages": one.lag_messages,
+        "lag_bytes": one.lag_bytes,
+        "lag_seconds": one.lag_ms / 1_000,
+        "news_age_seconds": one.news_ms / 1_000,
+        "held_bytes": one.held_bytes,
+        "lost_messages": one.lost,
+        "filter_tags": None if one.tags < 0 else one.tags,
+        "mark_age_seconds": None if one.mark_ms < 0 else one.mark_ms / 1_000,
+        "holds": one.holds,
+        "hold_messages": one.hold_messages,
+        "hold_age_seconds": one.hold_ms / 1_000,
+    }
 
 
 def _row(topology: Topology) -> dict[str, Any]:

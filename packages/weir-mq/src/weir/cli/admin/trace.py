@@ -5,34 +5,19 @@ Exit codes: 0 the core has the message; 1 it has not, or an error; 2 wrong usage
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-from urllib.parse import quote
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weir.cli.admin.devices import AsJson
+from weir.cli.admin.hops import Hop, ask_relays, places_of
 from weir.cli.connection import DEFAULT_URL, Url, connected
 from weir.model.ids import LIMIT_MAX
 
 if TYPE_CHECKING:
     from weir.client.administration import MessageTrace
     from weir.client.client import Client
-
-#: A relay that does not answer within so many seconds is shown as such.
-RELAY_SECONDS = 3.0
-_URL = re.compile(r"(?P<scheme>weirs?://)(?P<user>[^@/?]*@)?(?P<hosts>[^?]*)(?P<query>\?.*)?", re.S)
-
-
-class Hop(NamedTuple):
-    """A place that was asked: its name, its address, and what it said, or why it said nothing."""
-
-    name: str
-    url: str
-    trace: MessageTrace | None
-    error: str = ""
 
 
 def trace(
@@ -59,11 +44,11 @@ def trace(
 
     topic, partition, offset = _place_of(message)
 
-    async def work(client: Client) -> list[Hop]:
+    async def work(client: Client) -> list[Hop[MessageTrace]]:
         return await _hops(client, url, relay or [], topic, partition, offset)
 
     hops = connected(url, work)
-    core = hops[0].trace
+    core = hops[0].found
     assert core is not None  # it raises why it has no answer
     if as_json:
         asked = {"url": url, "topic": topic, "partition": partition, "offset": offset}
@@ -96,15 +81,13 @@ def _is_number(text: str) -> bool:
 
 async def _hops(
     client: Client, url: str, relays: Sequence[str], topic: str, partition: int, offset: int
-) -> list[Hop]:
-    import asyncio
+) -> list[Hop[MessageTrace]]:
+    def ask(place: Client) -> Awaitable[MessageTrace]:
+        return place.trace(topic, partition, offset)
 
-    found = await client.trace(topic, partition, offset)
+    found = await ask(client)
     places = [*await _relays_of(client, url, topic), *((one, one) for one in relays)]
-    others = await asyncio.gather(
-        *(_relay(name, place, topic, partition, offset) for name, place in places)
-    )
-    return [Hop("core", url, found), *others]
+    return [Hop("core", url, found), *await ask_relays(places, ask)]
 
 
 async def _relays_of(client: Client, url: str, topic: str) -> list[tuple[str, str]]:
@@ -116,50 +99,19 @@ async def _relays_of(client: Client, url: str, topic: str) -> list[tuple[str, st
     except Unauthorized:
         return []  # who may not see it names relays by `--relay`
     full_name = topic if "/" in topic else f"default/{topic}"
-    return [
-        (f"{row.name}/{node.number}", at(url, node.host, node.port))
-        for row in state.topology.sets
-        if row.tier != "core" and row.tags_of(full_name) is not None
-        for node in row.nodes
-    ]
+    rows = [row for row in state.topology.sets if row.tags_of(full_name) is not None]
+    return places_of(rows, url)
 
 
-def at(url: str, host: str, port: int) -> str:
-    """Return the address of another node, to be reached as `url` is, by its own name."""
-    found = _URL.fullmatch(url)
-    name = host
-    host = f"[{host}]" if ":" in host else host
-    if found is None:
-        return f"weir://{host}:{port}"
-    pairs = (found["query"] or "?")[1:].split("&")
-    kept = [pair for pair in pairs if pair and not pair.startswith("server_name=")]
-    if found["scheme"] == "weirs://" and os.environ.get("WEIR_SERVER_NAME"):
-        kept.append(f"server_name={quote(name)}")  # or that of the core would count
-    query = f"?{'&'.join(kept)}" if kept else ""
-    return f"{found['scheme']}{found['user'] or ''}{host}:{port}{query}"
-
-
-async def _relay(name: str, url: str, topic: str, partition: int, offset: int) -> Hop:
-    from weir.client.client import connect
-    from weir.errors import WeirError
-
-    try:
-        connecting = connect(url, name="weir-cli", request_timeout=RELAY_SECONDS)
-        async with connecting as client:
-            return Hop(name, url, await client.trace(topic, partition, offset))
-    except (WeirError, ValueError) as error:
-        return Hop(name, url, None, str(error))
-
-
-def _came_at(hop: Hop) -> str:
+def _came_at(hop: Hop[MessageTrace]) -> str:
     """Return when a message came to a relay, or was stamped in the core, by its clock."""
     from weir.order.clock import milliseconds_of
 
-    if hop.trace is None or hop.trace.presence not in ("stored", "skipped", "aborted"):
+    if hop.found is None or hop.found.presence not in ("stored", "skipped", "aborted"):
         return "-"
-    seconds = hop.trace.received
+    seconds = hop.found.received
     if seconds is None:
-        seconds = milliseconds_of(hop.trace.stamp) / 1_000 if hop.trace.stamp else None
+        seconds = milliseconds_of(hop.found.stamp) / 1_000 if hop.found.stamp else None
     return "-" if seconds is None else _shown_time(seconds)
 
 
@@ -169,7 +121,7 @@ def _shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def _tell(core: MessageTrace, hops: Sequence[Hop]) -> None:
+def _tell(core: MessageTrace, hops: Sequence[Hop[MessageTrace]]) -> None:
     from weir.cli.output import print_table
 
     words = {
@@ -195,10 +147,10 @@ def _tell(core: MessageTrace, hops: Sequence[Hop]) -> None:
         )
 
 
-def _hop_cells(hop: Hop) -> tuple[str, ...]:
-    if hop.trace is None:
+def _hop_cells(hop: Hop[MessageTrace]) -> tuple[str, ...]:
+    if hop.found is None:
         return hop.name, f"unknown: {hop.error}", "-", "-", "-"
-    one = hop.trace
+    one = hop.found
     clock = f"{one.clock_ahead * 1_000:+,.0f} ms (±{one.clock_error * 1_000:,.0f})"
     return hop.name, one.presence, _came_at(hop), clock, f"{one.start:,} to {one.end:,}"
 
@@ -210,11 +162,11 @@ def _holder(one: Any) -> str | None:
     return f"{known} (connection {one.consumer:x})" if known else f"connection {one.consumer:x}"
 
 
-def _hop_rows(hops: Sequence[Hop]) -> list[dict[str, Any]]:
+def _hop_rows(hops: Sequence[Hop[MessageTrace]]) -> list[dict[str, Any]]:
     rows = []
     for hop in hops:
         row: dict[str, Any] = {"hop": hop.name, "url": hop.url, "error": hop.error or None}
-        if (one := hop.trace) is not None:
+        if (one := hop.found) is not None:
             row |= {
                 "presence": one.presence, "start": one.start, "end": one.end,
                 "received": one.received, "clock_ahead": one.clock_ahead,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weir.cli.doctor.figures import asked_for_damage, news
 from weir.cli.doctor.finding import Finding, Patient, State, running
+from weir.cli.doctor.relay import relays
 from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import (
     BadRequest,
@@ -629,6 +630,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "level": level,
     "nodes": nodes,
     "sets": sets,
+    "relays": relays,
     "fleets": fleets,
     "secrets": secrets_at_rest,
     "quotas": quotas,

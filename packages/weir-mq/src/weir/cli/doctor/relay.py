@@ -1,13 +1,25 @@
-"""What `weir doctor --relay` says of a running relay, by its figures: one line per way to fail."""
+"""What `weir doctor --relay` says of a running relay, by its figures: one line per way to fail; and
+what `weir doctor` says of all relays of the topology.
+"""
 
 from __future__ import annotations
 
 import time
 import urllib.request
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from weir.cli.doctor.bottleneck import Figures
-from weir.cli.doctor.finding import Finding
+from weir.cli.doctor.finding import Finding, Patient, running
 
+if TYPE_CHECKING:
+    from weir.cli.admin.hops import Hop
+    from weir.client.client import Client
+    from weir.protocol.client.relays import RelayInfo
+
+#: A relay of the topology that was complete longer ago is too far behind.
+TREE_LAG_SECONDS = 60.0
+_SHOWN_MAX = 5
 _PAGE_SECONDS = 5.0
 #: A relay hears from its upper node each second. Above this many seconds it lags, or is cut off.
 LAG_SECONDS = 10.0
@@ -123,3 +135,48 @@ def _certificate(figures: Figures, now: float) -> list[Finding]:
     elif days < WARN_DAYS:
         advice = "weir cert renew makes a new one: copy it here, the relay takes it by itself"
     return [Finding("relay-certificate", "warn" if advice else "ok", found, advice)]
+
+
+def relays(patient: Patient) -> Finding:
+    """Ask the relays of the topology of the node that runs on the folder how far they are."""
+    from weir.cli.admin.topology import ask_lag
+    from weir.cli.connection import connected
+
+    node = running(patient)
+    if node is None:
+        return Finding("relays", "ok", f"no node runs on {patient.folder}")
+    url = node[0]
+
+    async def work(client: Client) -> list[Hop[RelayInfo]]:
+        return await ask_lag((await client.topology.describe()).topology, url)
+
+    return judge_relays(connected(url, work))
+
+
+def judge_relays(hops: Sequence[Hop[RelayInfo]]) -> Finding:
+    """Return which relays of the topology do not answer, or are more than a minute behind."""
+    silent = [f"{hop.name} ({hop.error})" for hop in hops if hop.found is None]
+    if silent:
+        return Finding(
+            "relays", "warn", f"relays that do not say how far they are: {_first(silent)}",
+            "start them (weir relay), or correct their addresses in the topology; what they need "
+            "is kept for them within the caps of their sets",
+        )  # fmt: skip
+    late = [f"{hop.name} by {seconds:,.0f} s"
+            for hop in hops if (seconds := _behind(hop.found)) > TREE_LAG_SECONDS]  # fmt: skip
+    if late:
+        return Finding(
+            "relays", "warn", f"relays that lag: {_first(late)}",
+            "weir topology show says where the lag begins: look at that relay by weir doctor "
+            "--relay, and at its link",
+        )  # fmt: skip
+    return Finding("relays", "ok", f"{len(hops):,} relays of the topology")
+
+
+def _behind(found: RelayInfo | None) -> float:
+    return max((one.lag_ms for one in found.topics), default=0) / 1_000 if found else 0.0
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_MAX
+    return "; ".join(names[:_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")

@@ -348,6 +348,7 @@ class SystemTopology(Twin[nodes.SystemTopology]):
 
     describe = waits(nodes.SystemTopology.describe)
     apply = waits(nodes.SystemTopology.apply)
+    describe_relay = waits(nodes.SystemTopology.describe_relay)
 
 
 class Client(Twin[asynchronous.Client]):

@@ -105,6 +105,8 @@ from weir.protocol.client.order import SubscribeMarks as SubscribeMarks
 from weir.protocol.client.order import TopicCut as TopicCut
 from weir.protocol.client.order import TopicPositions as TopicPositions
 from weir.protocol.client.relays import AskRelay as AskRelay
+from weir.protocol.client.relays import DescribeRelay as DescribeRelay
+from weir.protocol.client.relays import RelayInfo as RelayInfo
 from weir.protocol.client.relays import RelayTold as RelayTold
 
 PROTOCOL = 1

@@ -69,6 +69,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     m.Scatter: lambda t: m.Scatter(1, 0, 1, 0, [o.Part(t.addresses[0], BATCH, [])]),
     Stage: lambda t: Stage(t.addresses[0], "q", 1, 2, 0, BATCH),
     ListSinks: lambda t: ListSinks(t.addresses[0]),
+    m.DescribeRelay: lambda _: m.DescribeRelay(),
     m.AskRelay: lambda t: m.AskRelay(t.addresses[0], b""),
     ForgetSink: lambda t: ForgetSink(t.addresses[0], "q"),
     Publish: lambda t: Publish(1, 0, 1, 0, "q", 1, [PublicationPart(t.addresses[0], BATCH)]),

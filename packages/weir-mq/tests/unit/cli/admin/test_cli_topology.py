@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rigs.relay_nodes import fill, relay, until_known
 from rigs.topologies import COMPANY
-from weir import sync, testing
+from weir import connect, sync, testing
+from weir.cli.admin import hops
+from weir.cli.admin.hops import Hop
+from weir.cli.doctor import relay as doctor
+from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
-from weir.errors import TopologyChanged
+from weir.errors import BadRequest, TopologyChanged
 from weir.protocol.client.topology import TopologyState
+from weir.server.config import Config, NodeConfig
 from weir.testing import Node
 from weir.topology.file import read
 from weir.topology.sets import Topology
@@ -96,7 +104,7 @@ def test_a_topology_is_applied(
         0, "home: - → beijing", "nothing was changed: version 0 is applied still",
     )  # fmt: skip
     assert said(capsys, "apply", file, *url)[1].endswith("\nversion 1 is applied\n")
-    assert said(capsys, "show", *url)[1] == TREE.format(0)
+    assert said(capsys, "show", "--no-lag", *url)[1] == TREE.format(0)
     assert said(capsys, "apply", file, *url)[1].endswith("nothing changes, version 1 is applied\n")
     file = write(tmp_path, HOME.replace('region = "north"', 'region = "n"'))
     code, out, _ = said(capsys, "apply", file, "--json", *url)
@@ -131,3 +139,85 @@ def test_what_was_read_of_another_version_is_not_applied(
         code, _, err = said(capsys, "apply", file, "--url", node.url)
         assert (code, "look at the difference again" in err) == (1, True)
         assert w.topology.describe() == TopologyState(1, topology)
+
+
+RELAYS = """\
+[[set]]
+name = "core"
+id = 0
+tier = "core"
+nodes = ["1={core}"]
+
+[[set]]
+name = "hangzhou"
+id = 5
+tier = "access"
+upper = ["core"]
+nodes = ["7={relay}", "8={relay8}", "9=127.0.0.1:1"]
+"""
+
+
+def test_the_tree_that_is_applied_has_the_lag_of_each_relay(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hops, "RELAY_SECONDS", 0.3)
+    monkeypatch.setattr(doctor, "running", lambda _: (node.url, 1))
+
+    async def work() -> tuple[tuple[int, str, str], tuple[int, str, str], Finding]:
+        await fill(node, 6)
+        async with relay(node, tmp_path, brokerset=5, node=8) as url:
+            await until_known(url, 6)
+            # Nodes 7 and 8 at two names of one address: the relay is node 8.
+            text = RELAYS.format(
+                core=node.url[7:], relay=url[7:].replace("127.0.0.1", "localhost"), relay8=url[7:]
+            )
+            topology = read(text).topology
+            assert topology is not None
+            async with connect(node.url) as client:
+                await client.topology.apply(topology, 0)
+                with pytest.raises(BadRequest, match="core set"):
+                    await client.topology.describe_relay()
+            shown = await asyncio.to_thread(said, capsys, "show", "--url", node.url)
+            listed = await asyncio.to_thread(said, capsys, "show", "--json", "--url", node.url)
+            patient = Patient(Config(node=NodeConfig(data=str(tmp_path))))
+            return shown, listed, await asyncio.to_thread(doctor.relays, patient)
+
+    (code, out, _), (_, listed, _), finding = asyncio.run(work())
+    lines = out.splitlines()
+    assert (code, len(lines)) == (0, 5)
+    assert lines[1].startswith("  hangzhou [5] access 1")
+    assert lines[2] == "    - node 7: unknown: node 8 of the set with id 5 answers at its address"
+    assert lines[3].startswith("    - node 8: 0 messages behind, complete ")
+    assert lines[4].startswith("    - node 9: unknown: ")
+    found = {row["node"]: row for row in json.loads(listed)["relays"]}
+    assert (found[8]["set"], found[8]["error"], found[8]["reached"]) == ("hangzhou", None, True)
+    assert found[8]["pulled_bytes"]["core"] > 0
+    (topic,) = found[8]["topics"]
+    assert (topic["topic"], topic["partitions"], topic["lag_messages"]) == ("t", 2, 0)
+    assert topic["lag_seconds"] < 60
+    assert topic["held_bytes"] > 0
+    assert topic["filter_tags"] is None
+    assert found[9]["error"]
+    assert finding.state == "warn"
+    assert "hangzhou/9" in finding.found
+    assert "hangzhou/8" not in finding.found
+
+
+def test_relays_beyond_the_time_for_all_are_told_not_to_have_been_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hops, "ALL_SECONDS", 0.05)
+    monkeypatch.setattr(hops, "ASKED_AT_ONCE", 1)
+
+    async def work() -> list[Hop[None]]:
+        async def silent(_: object) -> None:
+            await asyncio.Event().wait()
+
+        with socket.create_server(("127.0.0.1", 0)) as server:  # it never answers
+            port = server.getsockname()[1]
+            places = [(f"a/{n}", f"weir://127.0.0.1:{port}") for n in range(3)]
+            return await hops.ask_relays(places, silent)
+
+    told = asyncio.run(work())
+    assert [one.name for one in told] == ["a/0", "a/1", "a/2"]
+    assert all("for all relays were over" in one.error for one in told), told

@@ -11,7 +11,7 @@ import pytest
 
 from rigs.relay_nodes import fill, relay, until_known
 from weir import connect, testing
-from weir.cli.admin import trace as verb
+from weir.cli.admin import hops as asking
 from weir.cli.main import main
 from weir.client.arguments import parse_url
 from weir.testing import Node
@@ -60,7 +60,7 @@ def test_a_message_is_followed_through_the_relays_of_the_topology(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verb, "RELAY_SECONDS", 0.3)
+    monkeypatch.setattr(asking, "RELAY_SECONDS", 0.3)
 
     async def play() -> tuple[tuple[int, str, str], ...]:
         await fill(node, 6)
@@ -155,13 +155,13 @@ def test_a_relay_is_reached_as_the_core_is_and_by_its_own_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("WEIR_SERVER_NAME", raising=False)
-    assert verb.at("weir://core", "10.1.0.1", 6800) == "weir://10.1.0.1:6800"
-    assert verb.at("weirs://ann@a:1,b?ca=/x.pem", "::1", 7) == "weirs://ann@[::1]:7?ca=/x.pem"
+    assert asking.at("weir://core", "10.1.0.1", 6800) == "weir://10.1.0.1:6800"
+    assert asking.at("weirs://ann@a:1,b?ca=/x.pem", "::1", 7) == "weirs://ann@[::1]:7?ca=/x.pem"
     url = "weirs://ann@a?server_name=core&ca=/x.pem"
-    assert verb.at(url, "b", 7) == "weirs://ann@b:7?ca=/x.pem"
-    assert verb.at("weirs://a?server_name=core", "b", 7) == "weirs://b:7"
+    assert asking.at(url, "b", 7) == "weirs://ann@b:7?ca=/x.pem"
+    assert asking.at("weirs://a?server_name=core", "b", 7) == "weirs://b:7"
     monkeypatch.setenv("WEIR_SERVER_NAME", "core")
-    assert files_of(parse_url(verb.at(url.replace("ann@", ""), "b", 7))) == ClientFiles(
+    assert files_of(parse_url(asking.at(url.replace("ann@", ""), "b", 7))) == ClientFiles(
         "/x.pem", server_name="b"
     )
-    assert verb.at("weir://core", "b", 7) == "weir://b:7"
+    assert asking.at("weir://core", "b", 7) == "weir://b:7"
