@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weir_toc import __version__
+from weir_toc.congestion import MARK_ABOVE, rate_of
 from weir_toc.controller.records import Founded
 from weir_toc.errors import SwitchTaken, TocError, first_error
 from weir_toc.forwarding import Forwarding
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where barriers are aggregated: a process forwards all packets, a process sends "
         "beacons beside what the kernel forwards, or a program in the data path",
     )  # fmt: skip
+    _add_marks(controller)
     controller.set_defaults(run=_controller)
     aggregator = verbs.add_parser("aggregator", help="run the process of one switch")
     aggregator.add_argument("url", help="the controller: toc://host:port,host:port,host:port")
@@ -121,6 +123,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_marks(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--drain-mbit", type=float, default=0.0, metavar="MBIT",
+        help="each output of a switch marks packets as if it sent so many 10^6 bits a second, a "
+        "little less than its link does; 0 for no marks",
+    )  # fmt: skip
+    verb.add_argument(
+        "--mark-bytes",
+        type=int,
+        metavar="BYTES",
+        help=f"mark above so many bytes in the queue of an output; {MARK_ABOVE} by default",
+    )
+
+
+def _marks(options: argparse.Namespace) -> tuple[int, int]:
+    """Return the drain rate in bytes per 2^20 ns and the threshold in bytes. Raises TocError."""
+    mbit, above = options.drain_mbit, options.mark_bytes
+    if mbit and not 0.1 <= mbit <= 1_000_000:
+        raise TocError("--drain-mbit: 0.1 to 1000000 are possible, and 0 for no marks")
+    if mbit and Place(options.place).is_direct:
+        raise TocError("--drain-mbit: in place switch data pass no process that could mark them")
+    if above is not None and not (mbit and 1 <= above <= 1_000_000_000):
+        raise TocError("--mark-bytes: 1 to 1000000000 are possible, together with --drain-mbit")
+    return rate_of(mbit), above or MARK_ABOVE
+
+
 def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     net = verbs.add_parser("net", help="a whole network on this machine, in network namespaces")
     up = net.add_subparsers(required=True, metavar="VERB").add_parser(
@@ -138,6 +166,7 @@ def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpa
         "--loss", type=float, default=0.0, metavar="PERCENT",
         help="of the packets that each device of the tree sends, 0 to 50",
     )  # fmt: skip
+    _add_marks(up)
     up.add_argument("--interval-ms", type=float, default=5.0, help="time between beacons")
     up.add_argument("--folder", type=Path, help="where logs are kept; else they are removed")
     up.set_defaults(run=_up)
@@ -154,8 +183,10 @@ def _up(options: argparse.Namespace) -> int:
         raise TocError("--members: 1 to 7 are possible")
     _check_interval(options.interval_ms)
     tree = Tree(options.hosts, options.racks, options.spines, options.cores)
+    _marks(options)
     config = NetConfig(Place(options.place), options.members, options.interval_ms,
-                       options.loss / 100, options.folder, options.json)  # fmt: skip
+                       options.loss / 100, options.folder, options.json, options.drain_mbit,
+                       options.mark_bytes)  # fmt: skip
     run(tree, config, lambda: _announcer(options.json))
     return 0
 
@@ -172,7 +203,8 @@ def _controller(options: argparse.Namespace) -> int:
     _check_interval(options.interval_ms)
     Topology.tree(options.racks, options.spines, options.cores)
     shape = (options.racks, options.spines, options.cores)
-    founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place)
+    founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place,
+                       *_marks(options))  # fmt: skip
     listen = _address("--listen", options.listen) if options.listen else None
     controller = Controller(options.id, members, options.folder, founding)
     host, port = members[options.id]
@@ -292,6 +324,9 @@ def _print_network(leader: Frame) -> None:
         return
     print(f"racks {network['racks']}  spines {network['spines']}  cores {network['cores']}  "
           f"T {network['interval_ns'] / 1e6:g} ms  place {network['place']}")  # fmt: skip
+    if network["drain_mbit"]:
+        print(f"outputs drain {network['drain_mbit']:g} Mbit/s  mark above "
+              f"{network['mark_bytes']} bytes")  # fmt: skip
     for switch in leader["switches"]:
         state = "" if switch["connected"] else "  not connected"
         print(f"aggregator {switch['switch']:#x}  {switch['host']}:{switch['port']}{state}")

@@ -9,6 +9,18 @@ from __future__ import annotations
 
 #: Drain rates are bytes in so many nanoseconds, about one millisecond: a shift divides by it.
 RATE_SHIFT = 20
+#: The threshold of a phantom queue in bytes, where nobody says another one.
+MARK_ABOVE = 100_000
+
+
+def rate_of(mbit: float) -> int:
+    """Return a drain rate of so many 10^6 bits a second in bytes per 2^20 ns."""
+    return round(mbit * 1e6 / 8 * (1 << RATE_SHIFT) / 1e9)
+
+
+def mbit_of(rate: int) -> float:
+    """Return a drain rate of bytes per 2^20 ns in 10^6 bits a second."""
+    return rate * 8 * 1e9 / (1 << RATE_SHIFT) / 1e6
 
 
 class PhantomQueue:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from weir_toc import packet as wire
-from weir_toc.congestion import PhantomQueue
+from weir_toc.congestion import MARK_ABOVE, PhantomQueue
 from weir_toc.controller.lag import LinkReading
 from weir_toc.errors import PacketError
 from weir_toc.packet import NEIGHBOUR, Packet
@@ -157,7 +157,7 @@ class SwitchConfig:
     rewrites: bool = True
     #: The phantom queue of each output: bytes per 2^20 ns, and bytes. No marks at a rate of 0.
     drain_rate: int = 0
-    mark_above: int = 100_000
+    mark_above: int = MARK_ABOVE
 
 
 @dataclass(slots=True)

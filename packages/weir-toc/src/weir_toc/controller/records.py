@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir_toc.congestion import MARK_ABOVE
 from weir_toc.controller.entries import (
     Completed,
     Decide,
@@ -24,6 +25,9 @@ class Founded:
     interval: int
     #: Where its barriers are aggregated, as `Place` names it.
     place: str = "host"
+    #: The phantom queue of each output: bytes per 2^20 ns, and bytes. No marks at a rate of 0.
+    drain_rate: int = 0
+    mark_above: int = MARK_ABOVE
 
 
 @dataclass(frozen=True, slots=True)

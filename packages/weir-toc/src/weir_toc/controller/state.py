@@ -252,7 +252,7 @@ class ControllerState:
         if network is not None and failures is not None:
             state |= {
                 "network": [network.racks, network.spines, network.cores, network.interval,
-                            network.place],
+                            network.place, network.drain_rate, network.mark_above],
                 "failures": failures.dump(),
                 "names": [[name, *one] for name, one in self.names.items()],
                 "switches": [[switch, *one] for switch, one in self.switches.items()],

@@ -174,4 +174,6 @@ class Counters:
     incomplete: int = 0
     #: Runs of packets that were taken at once.
     runs: int = 0
+    #: Packets sent from here that switches have marked, as their receivers say.
+    marked: int = 0
     buffered_max: int = 0

@@ -146,6 +146,7 @@ class Sender:
         if flow is None:
             return
         service = Service(ack.service)
+        self.counters.marked += ack.marked
         found, touched = flow.covered(service, ack)
         if touched:
             self._separate(flow, service, touched)
@@ -529,6 +530,7 @@ class Sender:
             "best_effort": _count(self._best_effort.values()),
             "flows": len(self.flows),
             "credits": sum(flow.used for flow in self.flows.values()),
+            "window_least": min((one.congestion.bytes for one in self.flows.values()), default=0),
         }
 
 

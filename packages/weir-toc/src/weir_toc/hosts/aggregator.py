@@ -134,7 +134,9 @@ class Aggregator:
         if self.switch not in topology.switches:
             raise ControlError(f"the network {answer['shape']} has no switch {self.switch:#x}")
         config = SwitchConfig(interval=number_in(answer, "interval"),
-                              rewrites=self.place.barriers_in_data)  # fmt: skip
+                              rewrites=self.place.barriers_in_data,
+                              drain_rate=number_in(answer, "drain_rate"),
+                              mark_above=number_in(answer, "mark_above"))  # fmt: skip
         self._topology = topology
         self._set_switches(topology.switches[self.switch].lower
                            + topology.switches[self.switch].upper, answer)  # fmt: skip

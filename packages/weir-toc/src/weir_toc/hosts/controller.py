@@ -19,6 +19,7 @@ from typing import Any
 
 import weir_raft as raft
 from weir_raft.codec import decode, encode
+from weir_toc.congestion import mbit_of
 from weir_toc.controller.codec import (
     command_to,
     decode_record,
@@ -562,6 +563,8 @@ class Controller:
                 **done,
                 "interval": network.interval,
                 "place": network.place,
+                "drain_rate": network.drain_rate,
+                "mark_above": network.mark_above,
                 "shape": shape,
                 "switches": self._switches(),
             }
@@ -616,7 +619,9 @@ def status_of(state: ControllerState, connected: frozenset[int], lag: LagAlarm |
     names = names_by_id(state)
     return {
         "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
-                    "interval_ns": network.interval, "place": network.place},
+                    "interval_ns": network.interval, "place": network.place,
+                    "drain_mbit": round(mbit_of(network.drain_rate), 3),
+                    "mark_bytes": network.mark_above},
         "switches": [{"switch": id, "host": at.host, "port": at.port,
                       "connected": id in connected} for id, at in state.switches.items()],
         "processes": [{"process": one, "name": names.get(one, ""),

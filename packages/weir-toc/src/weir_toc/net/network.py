@@ -58,6 +58,9 @@ class NetConfig:
     folder: Path | None = None
     #: Whether what is told of the tree is for programs.
     as_json: bool = False
+    #: When outputs of switches mark packets, as for `weir-toc controller`.
+    drain_mbit: float = 0.0
+    mark_bytes: int | None = None
 
 
 class _Told(Exception):
@@ -258,6 +261,8 @@ class Network:
             "--folder", str(self.folder / f"controller-{id}"), "--racks", str(tiers[0]),
             "--spines", str(tiers[1]), "--cores", str(tiers[2]),
             "--interval-ms", str(config.interval_ms), "--place", config.place.value, "--json",
+            "--drain-mbit", str(config.drain_mbit),
+            *(["--mark-bytes", str(config.mark_bytes)] if config.mark_bytes is not None else []),
         ]  # fmt: skip
 
     def _start(self, name: str, words: Sequence[str]) -> None:

@@ -38,6 +38,8 @@ from weir_toc.errors import ControlError
 RECORDS: list[tuple[Record, bytes]] = [
     (Founded(4, 2, 1, 1_000_000), b'["Founded",4,2,1,1000000]'),
     (Founded(4, 2, 1, 5, "switch"), b'["Founded",4,2,1,5,"switch"]'),
+    (Founded(4, 2, 1, 5, "host", 131), b'["Founded",4,2,1,5,"host",131]'),
+    (Founded(4, 2, 1, 5, "xdp", 131, 9), b'["Founded",4,2,1,5,"xdp",131,9]'),
     (Registered("a", 3, 77), b'["Registered","a",3,77]'),
     (SwitchStarted(1 << 31, 5, "h", 9), b'["SwitchStarted",2147483648,5,"h",9]'),
     (NodeSilent(7), b'["NodeSilent",7]'),
@@ -75,7 +77,7 @@ def test_commands_have_golden_lists(command: Command, row: list[object]) -> None
     b'["NodeSilent",true]', b'["NodeSilent",1.5]', b'["NodeSilent",9223372036854775808]',
     b'["Registered","",0,1]', b'["Registered",1,0,1]', b'["Reported",1,2,3]',
     b'["Reported",1,2,3,["Decide"]]', b'["Freeze",1,2]', b'["Founded",4,2,1]',
-    b'["Founded",4,2,1,5,"nowhere"]', b'["Founded",4,2,1,5,"host",6]',
+    b'["Founded",4,2,1,5,"nowhere"]', b'["Founded",4,2,1,5,"host",6,7,8]',
 ])  # fmt: skip
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(ControlError):
