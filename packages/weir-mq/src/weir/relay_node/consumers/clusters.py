@@ -13,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from msgspec import structs
 
 from weir.codec import Buffer
 from weir.errors import (
+    DamagedRange,
     NotLeader,
+    OffsetOutOfRange,
     Overloaded,
     StaleGrant,
     Unavailable,
@@ -32,6 +34,7 @@ from weir.errors import (
 )
 from weir.model.ids import LIMIT_MAX, Address, topic_of
 from weir.model.limits import FETCH_BYTES_MAX, KIB, RETRY_AFTER_MS, WAIT_MS_MAX
+from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.relay.portion import Plan
@@ -42,7 +45,8 @@ from weir.relay_node.requests import AnswerRoom, RelayRequests
 from weir.relay_node.sessions import ReaderSession
 
 log = logging.getLogger(__name__)
-R = TypeVar("R", bound=m.Reply)
+#: Messages [first, end).
+Run = tuple[int, int]
 
 #: What consumers of clusters ask; the core decides all of it.
 ClusterRequest = (
@@ -60,6 +64,10 @@ ACKS_PENDING_MAX = 4_096
 CLIENT_ACKS_MAX = 256
 ACK_WAIT_SECONDS = 20.0
 AGAIN_SECONDS = 0.25
+#: What cannot be read, nor soon, rests for so many milliseconds, or for its lease if that is less.
+REST_MS = 5_000
+#: For one grant, the core is asked past so many damaged messages.
+CORE_FAILURES_MAX = 8
 #: What is read from the core at once where the size of messages is not known.
 _READ_LEAST = 16 * KIB
 _PORTION = FETCH_BYTES_MAX // 2
@@ -112,6 +120,49 @@ class ClusterCounts:
         """For how long the oldest ack has waited."""
         now = time.monotonic()
         return now - min(self.pending.values(), default=now)
+
+
+class _Found:
+    """How far a grant is read, and what of it was found."""
+
+    def __init__(self, at: int) -> None:
+        self.first = self.at = at
+        #: What was read, in order.
+        self.here: list[Run] = []
+        #: Why some was not, at last.
+        self.failure: WeirError | None = None
+        #: Whether the log still gives what it holds.
+        self.log_gives = True
+        self._core_failures: list[WeirError] = []
+
+    def reached(self, end: int) -> None:
+        """All was read up to an offset."""
+        self.here.append((self.at, end))
+        self.at = end
+
+    def lacking(self, behind: int) -> list[Run]:
+        """Return what was not read below an offset, in order."""
+        found, at = list[Run](), self.first
+        for first, end in [*self.here, (behind, behind)]:
+            if at < first:
+                found.append((at, first))
+            at = end
+        return found
+
+    def check_core(self) -> None:
+        """Raise what the core last said, if it is not to be asked any more: it gave nothing for
+        another reason than damage, which is at one place, or too often.
+        """
+        failures = self._core_failures
+        if failures and (
+            len(failures) >= CORE_FAILURES_MAX
+            or not isinstance(failures[-1], DamagedRange | OffsetOutOfRange)
+        ):
+            raise failures[-1]
+
+    def core_failed(self, error: WeirError) -> None:
+        """The core did not give a message."""
+        self._core_failures.append(error)
 
 
 class ClusterRequests:
@@ -171,41 +222,82 @@ class ClusterRequests:
             await asyncio.sleep(min(AGAIN_SECONDS, wait_ms / 1_000))
             return m.Granted(asked.address, 0, 0, 0, 0)
         assert isinstance(granted, m.Granted)
-        if not granted.fence or granted.batches:  # a core of an earlier release sends the messages
+        if granted.batches:  # a core of an earlier release sends the messages
+            await room.take()
+            self.counts.granted += sum(end - first for first, end in _runs_of(granted))
+            return granted
+        if not granted.fence:
             return granted
         return await self._filled(asked, granted, room, session)
 
     async def _filled(
         self, asked: m.Pull, granted: m.Granted, room: AnswerRoom, session: ReaderSession
     ) -> m.Granted:
-        """Return a grant with its messages; what cannot be read is given back, untried. Raises why
-        it cannot be, if that is all.
+        """Return a grant with its messages, within half of its lease; what cannot be read is given
+        back, untried. Raises why it cannot be, if that is all.
         """
-        batches = list[Buffer]()
-        at, behind = granted.offset, granted.next_offset
-        failure: WeirError = Unavailable("what was granted cannot be read: pull again shortly")
+        batches, found, runs = list[Buffer](), _Found(granted.offset), _runs_of(granted)
+        ends = [end for _, end in runs]
         try:
-            await self._await_log(granted)
-            await room.take()
-            while at < behind:
-                found, at = await self._read(asked, at, behind, session)
-                batches += found
+            async with asyncio.timeout(asked.lease_ms / 2_000):
+                await self._await_log(granted)
+                await room.take()
+                while found.at < granted.next_offset:
+                    # Between runs nothing is wanted.
+                    found.at = max(found.at, runs[bisect_right(ends, found.at)][0])
+                    await self._read_on(asked, granted, found, session, batches)
+        except TimeoutError:
+            found.failure = Unavailable("what was granted is not read within half of its lease")
         except WeirError as error:
-            log.debug("offset %d of group %d is not read: %s", at, asked.address.group, error)
-            failure = error
-        runs = _runs_of(granted)
-        here = tuple((first, min(end, at)) for first, end in runs if first < at)
-        if at < behind:
-            lacking = [(max(first, at), end) for first, end in runs if end > at]
-            if not await _give_back(session, asked, granted.fence, lacking):
-                here = ()
+            found.failure = error
+        here = _common(runs, found.here)
+        if not await self._give_back(asked, granted, found, session):
+            here = []
         if not here:
-            raise failure
+            raise found.failure or Unavailable("what was granted cannot be read: pull again")
         self.counts.granted += sum(end - first for first, end in here)
         return structs.replace(
-            granted, next_offset=here[-1][1], runs=here if len(here) > 1 else (),
-            batches=tuple(batches),
+            granted, offset=here[0][0], next_offset=here[-1][1],
+            runs=tuple(here) if len(here) > 1 else (), batches=tuple(batches),
         )  # fmt: skip
+
+    async def _read_on(
+        self, asked: m.Pull, granted: m.Granted, found: _Found, session: ReaderSession,
+        batches: list[Buffer],
+    ) -> None:  # fmt: skip
+        """Read some messages, or pass one by that cannot be read. Raises why it cannot be, where
+        those behind it would come out of order.
+        """
+        try:
+            data, reached = await self._read(asked, granted.next_offset, found, session)
+        except WeirError as error:
+            log.debug("offset %d of group %d: %s", found.at, asked.address.group, error)
+            if asked.mode is not Mode.SHARED:
+                raise
+            found.failure = error
+            found.at += 1
+        else:
+            found.reached(reached)
+            batches += data
+
+    async def _give_back(
+        self, asked: m.Pull, granted: m.Granted, found: _Found, session: ReaderSession
+    ) -> bool:
+        """Give back what was not read: see `_give_back`. It rests for a while, and where keys have
+        an order that is one message, so that other keys go on.
+        """
+        runs = _runs_of(granted)
+        lacking, again = found.lacking(granted.next_offset), list[Run]()
+        if asked.mode is Mode.KEYED and lacking:
+            bad = found.at + 1
+            again = _common(runs, [(bad, granted.next_offset)])
+            lacking = [(found.at, bad)]
+        is_short = found.failure is None or isinstance(found.failure, Unavailable | Overloaded)
+        rest_ms = AGAIN_SECONDS * 1_000 if is_short else min(asked.lease_ms, REST_MS)
+        for some, delay_ms in ((_common(runs, lacking), int(rest_ms)), (again, 0)):
+            if some and not await _give_back(session, asked, granted.fence, some, delay_ms):
+                return False
+        return True
 
     async def _await_log(self, granted: m.Granted) -> None:
         """Return once all that was granted is here, or is not about to come: the core grants what
@@ -224,32 +316,41 @@ class ClusterRequests:
                 return
 
     async def _read(
-        self, asked: m.Pull, at: int, behind: int, session: ReaderSession
+        self, asked: m.Pull, behind: int, found: _Found, session: ReaderSession
     ) -> tuple[Sequence[Buffer], int]:
-        """Return batches from offset `at` on, and up to where in [at, behind) they reach: from the
-        log if it holds that, else from the core. Raises why neither can be read.
+        """Return batches from where reading stands, and up to where below `behind` they reach: from
+        the log if it holds and gives that, else from the core. Raises why neither can be read.
         """
-        group = asked.address.group
+        group, at = asked.address.group, found.at
         wanted = frozenset(asked.tags) if asked.tags else None
         _, held = self._requests.partition(asked.address)
         state = held.state
         until = at
-        if state.begun and state.start <= at < state.end:
+        if state.begun and state.start <= at < state.end and found.log_gives:
             until = min(state.reach(at, wanted), behind)
         if until > at:
             indexes = state.entries_from(at, until, _PORTION)
             plan = Plan(group, at, until, wanted, _PORTION, LIMIT_MAX - 1, indexes)
-            found = await self._requests.entries(group, held, indexes)
-            portion = reads.read_portion(plan, found, state)
+            try:
+                entries = await self._requests.entries(group, held, indexes)
+                portion = reads.read_portion(plan, entries, state)
+            except Unavailable as error:
+                log.debug("the log of group %d does not give offset %d: %s", group, at, error)
+                found.log_gives, portion = False, None
             if portion is not None:
                 return portion.data, portion.next
+        found.check_core()
         kept = max(state.end - state.start, 1)
         size = min(_READ_LEAST + 2 * (behind - at) * state.ranges.total // kept, _PORTION)
         fetch = m.Fetch(asked.address, at, size, equal_stamps=True, tags=asked.tags)
-        fetched = await _ask(session, fetch, 0)
-        assert isinstance(fetched, m.Fetched)
-        if fetched.next_offset <= at:
-            raise Unavailable("what was granted is not read from the core: pull again shortly")
+        try:
+            fetched = await _ask(session, fetch, 0)
+            assert isinstance(fetched, m.Fetched)
+            if fetched.next_offset <= at:
+                raise Unavailable("what was granted is not read from the core: pull again shortly")
+        except WeirError as error:
+            found.core_failed(error)
+            raise
         reached = min(fetched.next_offset, behind)
         self.counts.from_core += reached - at
         return fetched.batches, reached
@@ -276,19 +377,33 @@ class ClusterRequests:
                         raise
 
 
-def _runs_of(granted: m.Granted) -> tuple[tuple[int, int], ...]:
+def _common(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """Return what two lists of runs in order have in common."""
+    found, at = list[Run](), 0
+    for first, end in some:
+        while at < len(others) and others[at][1] <= first:
+            at += 1
+        here = at
+        while here < len(others) and others[here][0] < end:
+            found.append((max(first, others[here][0]), min(end, others[here][1])))
+            here += 1
+    return found
+
+
+def _runs_of(granted: m.Granted) -> Sequence[Run]:
     return granted.runs or ((granted.offset, granted.next_offset),)
 
 
 async def _give_back(
-    session: ReaderSession, asked: m.Pull, fence: int, runs: list[tuple[int, int]]
+    session: ReaderSession, asked: m.Pull, fence: int, runs: list[Run], delay_ms: int
 ) -> bool:
     """Give back messages of a grant that nobody began. Where that may not have happened, the
     session in the core ends, with the whole grant, and the answer is False: a consumer that pulled
     again in order, and held what it does not know of, would be granted what lies behind it.
     """
+    nack = m.Nack(asked.address, asked.cluster, fence, runs, delay_ms, untried=True)
     try:
-        await _ask(session, m.Nack(asked.address, asked.cluster, fence, runs, untried=True), 0)
+        await _ask(session, nack, 0)
     except (StaleGrant, UnknownCluster):
         return False  # the grant has ended
     except WeirError as error:

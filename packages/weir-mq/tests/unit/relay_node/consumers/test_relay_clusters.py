@@ -32,7 +32,7 @@ from weir.client.client import Client, connect
 from weir.client.connection.connection import Connection
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
-from weir.errors import Disconnected, Overloaded, Unavailable
+from weir.errors import DamagedRange, Disconnected, Overloaded, Unavailable
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
 from weir.protocol.client import messages as m
@@ -210,6 +210,67 @@ async def in_order(near: Client, count: int) -> list[int]:
             with suppress(Unavailable):
                 found.append(int((await take(consumer)).value))
     return found
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "ordered"])
+def test_a_message_that_cannot_be_read_holds_up_what_order_demands(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    nacks, wanted = list[m.Nack](), [0, 1] if mode == "ordered" else [0, 1, 3, 4, 5, 6]
+    ask_core = ReaderSession.ask_core
+
+    async def ask(session: ReaderSession, request: m.Request, *more: Any) -> m.Reply:
+        if isinstance(request, m.Fetch) and request.offset == 2:
+            raise DamagedRange("damaged", 1)
+        if isinstance(request, m.Nack):
+            nacks.append(request)
+        reply: m.Reply = await ask_core(session, request, *more)
+        return reply
+
+    monkeypatch.setattr(ReaderSession, "ask_core", ask)
+    monkeypatch.setattr(clusters, "REST_MS", 50 if mode == "ordered" else 60_000)
+
+    async def work() -> None:
+        await fill_in_order(core, 7)
+        async with relay(core, tmp_path, tags=frozenset("b")) as url, connect(url) as near:
+            await known(near, end=7)
+            found = []
+            async with near.consumer(
+                "t", cluster="crew", mode=mode, lease="60s", max_messages=4
+            ) as consumer:
+                while len(found) < len(wanted):
+                    with suppress(DamagedRange):
+                        found.append(int((await take(consumer)).value))
+                if mode == "ordered":
+                    with pytest.raises(DamagedRange):
+                        await take(consumer)
+        assert sorted(found) == wanted
+        delayed = {run for one in nacks if one.delay_ms for run in one.ranges}
+        assert mode == "ordered" or delayed == {(2, 3)}
+        assert all(one.untried for one in nacks)
+
+    play(work)
+
+
+def test_what_the_log_does_not_give_is_read_from_the_core(
+    core: Node,
+    tmp_path: Path,
+    asked: list[tuple[m.Request, m.Reply]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def entries(*_: object) -> object:
+        raise Unavailable("the disk of this relay does not give what is asked for")
+
+    monkeypatch.setattr(RelayRequests, "entries", entries)
+
+    async def work() -> None:
+        await fill_in_order(core, 7)
+        async with relay(core, tmp_path) as url, connect(url) as near:
+            await until_known(url, 7)
+            assert await taken(near, 7) == list(range(7))
+        assert read_from_core(asked)
+
+    play(work)
 
 
 def test_a_grant_that_the_relay_did_not_hear_of_is_not_kept(
@@ -517,3 +578,59 @@ async def pending(place: str) -> float:
 def figures_of(place: str) -> Figures:
     with urllib.request.urlopen(f"http://{place}/metrics", timeout=5) as page:
         return Figures(page.read().decode())
+
+
+def test_what_is_not_read_within_half_of_its_lease_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "LOG_WAIT_SECONDS", 0.0)
+
+    class Slow(ScriptedCore):
+        async def ask_core(self, request: m.Request, *more: object) -> m.Reply:
+            if isinstance(request, m.Fetch):
+                self.asked.append(request)
+                await asyncio.Event().wait()
+            return await super().ask_core(request, *more)
+
+    core = Slow(m.Granted(AT, 7, 9, 0, 4), m.Nacked(0))
+    with pytest.raises(Unavailable, match="half of its lease"):
+        asyncio.run(core.ask(m.Pull(AT, "crew", 4, 1, 1, lease_ms=20)))
+    (nack,) = [one for one in core.asked if isinstance(one, m.Nack)]
+    assert (nack.fence, nack.ranges, nack.untried) == (7, [(0, 4)], True)
+
+
+def test_what_is_not_granted_is_not_read() -> None:
+    damaged = [DamagedRange("damaged", 1)]
+
+    class Damaged(ScriptedCore):
+        async def ask_core(self, request: m.Request, *more: object) -> m.Reply:
+            if isinstance(request, m.Fetch) and request.offset == 0:
+                self.asked.append(request)
+                raise damaged[0]
+            return await super().ask_core(request, *more)
+
+    core = Damaged(
+        m.Granted(AT, 7, 9, 0, 9, runs=((0, 1), (6, 9))), m.Fetched(AT, 6, 9, 9, (b"a",)),
+        m.Nacked(0),
+    )  # fmt: skip
+    granted = asyncio.run(core.ask(m.Pull(AT, "crew", 4, 1, 1)))
+    assert isinstance(granted, m.Granted)
+    assert (granted.offset, granted.next_offset, granted.runs) == (6, 9, ())
+    assert [one.offset for one in core.asked if isinstance(one, m.Fetch)] == [0, 6]
+    (nack,) = [one for one in core.asked if isinstance(one, m.Nack)]
+    assert (nack.ranges, nack.delay_ms) == ([(0, 1)], clusters.REST_MS)
+
+
+def test_the_core_is_asked_past_few_damaged_messages() -> None:
+    class Damaged(ScriptedCore):
+        async def ask_core(self, request: m.Request, *more: object) -> m.Reply:
+            if isinstance(request, m.Fetch):
+                self.asked.append(request)
+                raise DamagedRange("damaged", 1)
+            return await super().ask_core(request, *more)
+
+    core = Damaged(m.Granted(AT, 7, 9, 0, 1_000), m.Nacked(0))
+    with pytest.raises(DamagedRange):
+        asyncio.run(core.ask(m.Pull(AT, "crew", 1_000, 1, 1)))
+    assert sum(isinstance(one, m.Fetch) for one in core.asked) == clusters.CORE_FAILURES_MAX
+    assert [one.ranges for one in core.asked if isinstance(one, m.Nack)] == [[(0, 1_000)]]
