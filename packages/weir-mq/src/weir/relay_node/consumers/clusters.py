@@ -27,6 +27,7 @@ from weir.errors import (
     OffsetOutOfRange,
     Overloaded,
     StaleGrant,
+    Unauthorized,
     Unavailable,
     UnknownCluster,
     UnknownTopic,
@@ -181,7 +182,6 @@ class ClusterRequests:
         """Return the core's answer to a consumer, to a grant with its messages. Raises what the
         core refuses, and `Unavailable` while it is away.
         """
-        self._requests.partition(request.address)
         with self._memory.held(session, request):
             room.step_aside()
             try:
@@ -193,7 +193,13 @@ class ClusterRequests:
     async def _answer(
         self, request: ClusterRequest, room: AnswerRoom, session: ReaderSession
     ) -> m.Reply:  # fmt: skip
-        asked = structs.replace(request, address=Address(0, 0, request.address.group))
+        group = request.address.group
+        try:
+            self._requests.partition(request.address)
+        except Unauthorized:  # the core may hide the topic from this client
+            await session.check(topic_of(group))
+            raise
+        asked = structs.replace(request, address=Address(0, 0, group))
         if isinstance(asked, m.Pull):
             granted = await self._pull(asked, room, session)
             return structs.replace(granted, address=request.address)

@@ -32,7 +32,14 @@ from weir.client.client import Client, connect
 from weir.client.connection.connection import Connection
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import Backoff
-from weir.errors import DamagedRange, Disconnected, Overloaded, Unavailable
+from weir.errors import (
+    DamagedRange,
+    Disconnected,
+    Overloaded,
+    Unauthorized,
+    Unavailable,
+    UnknownTopic,
+)
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
 from weir.protocol.client import messages as m
@@ -634,3 +641,31 @@ def test_the_core_is_asked_past_few_damaged_messages() -> None:
         asyncio.run(core.ask(m.Pull(AT, "crew", 1_000, 1, 1)))
     assert sum(isinstance(one, m.Fetch) for one in core.asked) == clusters.CORE_FAILURES_MAX
     assert [one.ranges for one in core.asked if isinstance(one, m.Nack)] == [[(0, 1_000)]]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_why_a_topic_is_barred_is_told_to_those_whom_the_core_tells_of_it(hidden: bool) -> None:
+    class Barred(ScriptedCore):
+        def partition(self, _: Address) -> tuple[object, object]:
+            raise Unauthorized("the core lets nobody read this topic here: it says why")
+
+        async def check(self, topic: int) -> None:
+            if hidden:
+                raise UnknownTopic("no such topic", topic)
+
+    with pytest.raises(UnknownTopic if hidden else Unauthorized) as found:
+        asyncio.run(Barred().ask(ACK))
+    assert ("it says why" in str(found.value)) is not hidden
+
+
+def test_a_grant_with_messages_takes_room_and_counts() -> None:
+    class Room(AnswerRoom):
+        taken = 0
+
+        async def take(self) -> None:
+            self.taken += 1
+
+    core, room = ScriptedCore(m.Granted(AT, 7, 9, 0, 4, batches=(b"a",))), Room(Places(1))
+    pull, session = m.Pull(AT, "crew", 4, 1, 1), cast(ReaderSession, core)
+    asyncio.run(core.requests.answer(pull, room, session))
+    assert (room.taken, core.requests.counts.granted) == (1, 4)
