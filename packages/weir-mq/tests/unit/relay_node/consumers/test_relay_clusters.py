@@ -669,3 +669,17 @@ def test_a_grant_with_messages_takes_room_and_counts() -> None:
     pull, session = m.Pull(AT, "crew", 4, 1, 1), cast(ReaderSession, core)
     asyncio.run(core.requests.answer(pull, room, session))
     assert (room.taken, core.requests.counts.granted) == (1, 4)
+
+
+def test_of_a_grant_that_ends_with_its_session_nothing_is_handed_out() -> None:
+    class Gone(ScriptedCore):
+        released = False
+
+        def release(self) -> None:
+            self.released = True
+
+    core = Gone(m.Granted(AT, 7, 9, 0, 4), m.Fetched(AT, 0, 2, 9, (b"a",)))
+    with pytest.raises(Unavailable):
+        asyncio.run(core.ask(m.Pull(AT, "crew", 4, 1, 1)))
+    assert core.released
+    assert any(isinstance(one, m.Nack) for one in core.asked)
