@@ -168,7 +168,7 @@ def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpa
     )  # fmt: skip
     _add_marks(up)
     up.add_argument("--interval-ms", type=float, default=5.0, help="time between beacons")
-    up.add_argument("--folder", type=Path, help="where logs are kept; else they are removed")
+    up.add_argument("--folder", type=Path, help="where logs are kept; else they are in memory and end with the tree")
     up.set_defaults(run=_up)
     return up
 

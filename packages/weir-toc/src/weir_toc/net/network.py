@@ -54,7 +54,7 @@ class NetConfig:
     interval_ms: float = 5.0
     #: The share of packets that each device loses as it sends.
     loss: float = 0.0
-    #: Where logs are kept; None for a folder that is removed at the end.
+    #: Where logs are kept; None for a file system in memory that ends with the tree.
     folder: Path | None = None
     #: Whether what is told of the tree is for programs.
     as_json: bool = False
@@ -158,6 +158,8 @@ def _first(
         with announcer() as told:
             begun = time.monotonic()
             namespaces.enter()
+            if config.folder is None:  # in memory: they end with the tree, whatever ends that
+                linux.mount("logs", folder, "tmpfs")
             namespaces.build(tree, config.loss)
             told.say("namespaces", {"nodes": len(tree.nodes), "links": len(tree.cables),
                                     "seconds": _since(begun)})  # fmt: skip

@@ -28,7 +28,10 @@ def devices() -> str:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_nothing_stays_of_a_tree_that_a_signal_ends(number: signal.Signals) -> None:
+def test_nothing_stays_of_a_tree_that_a_signal_ends(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
     with tree(*SMALL) as made:
         assert "10.0.0.1/32" in made.run("host-0", "ip", "-o", "address", "show", "dev", "eth0")
@@ -48,7 +51,10 @@ def test_nothing_stays_of_a_tree_that_a_signal_ends(number: signal.Signals) -> N
         while processes_in(made.namespace) or processes_in(int(switch)):
             assert time.monotonic() < until
             time.sleep(0.01)
-    if number is not signal.SIGKILL:  # then an empty folder may stay
+    # After SIGKILL an empty folder may stay, over which the tree had mounted.
+    left = [*tmp_path.rglob("*")]
+    assert len(left) == (1 if number is signal.SIGKILL else 0), left
+    if number is not signal.SIGKILL:
         after = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
         assert after == before
 
