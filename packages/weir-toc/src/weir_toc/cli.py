@@ -168,7 +168,11 @@ def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpa
     )  # fmt: skip
     _add_marks(up)
     up.add_argument("--interval-ms", type=float, default=5.0, help="time between beacons")
-    up.add_argument("--folder", type=Path, help="where logs are kept; else they are in memory and end with the tree")
+    up.add_argument(
+        "--folder",
+        type=Path,
+        help="where logs are kept; else they are in memory and end with the tree",
+    )
     up.set_defaults(run=_up)
     return up
 
@@ -184,11 +188,20 @@ def _up(options: argparse.Namespace) -> int:
     _check_interval(options.interval_ms)
     tree = Tree(options.hosts, options.racks, options.spines, options.cores)
     _marks(options)
+    if options.folder is not None:
+        _make_folder(options.folder)
     config = NetConfig(Place(options.place), options.members, options.interval_ms,
                        options.loss / 100, options.folder, options.json, options.drain_mbit,
                        options.mark_bytes)  # fmt: skip
     run(tree, config, lambda: _announcer(options.json))
     return 0
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TocError(f"--folder {folder} cannot be made: {error.strerror}") from error
 
 
 def _check_interval(interval_ms: float) -> None:
@@ -206,6 +219,7 @@ def _controller(options: argparse.Namespace) -> int:
     founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place,
                        *_marks(options))  # fmt: skip
     listen = _address("--listen", options.listen) if options.listen else None
+    _make_folder(options.folder)
     controller = Controller(options.id, members, options.folder, founding)
     host, port = members[options.id]
     log = controller.log

@@ -135,6 +135,19 @@ def test_wrong_options_are_refused_before_anything_is_built(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [
+    ["net", "up"], ["controller", "--id", "1", "--members", "toc://127.0.0.1:1"],
+])  # fmt: skip
+def test_a_folder_that_cannot_be_made_is_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "log"
+    assert main([*words, "--folder", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert said == f"weir-toc: --folder {folder} cannot be made: Not a directory\n"
+
+
 def test_what_is_missing_is_said_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
