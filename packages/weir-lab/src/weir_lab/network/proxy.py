@@ -11,11 +11,12 @@ again until they come through. So nothing is lost or overtaken here, and handsha
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +35,10 @@ _QUEUE_MS = 60_000.0
 _INODE = 9
 
 Command = Cut | Tell | Listen
+#: The ports of who connects, and of where to.
+Ends = tuple[int, int]
+
+log = logging.getLogger(__name__)
 
 
 class ProxyPlan(msgspec.Struct, frozen=True):
@@ -73,6 +78,9 @@ class Proxies:
         #: Of processes with a mark; a number that is used again has another start.
         self._places: dict[tuple[int, str], int] = {}
         self._servers: list[asyncio.Server] = []
+        #: The connections whose places are looked for next.
+        self._asked: dict[Ends, asyncio.Future[int]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def obey(self, command: Command) -> Told:
         """Carry out a command. Raises `OSError` if a port is taken."""
@@ -101,7 +109,7 @@ class Proxies:
             peer = writer.get_extra_info("peername")
             if peer is None:
                 return  # it has hung up before it was accepted
-            source = self._place_of(peer[1], at.port)
+            source = await self._place_of((peer[1], at.port))
             there, back = (
                 self._roads.get(way) for way in ((source, at.place), (at.place, source))
             )  # fmt: skip
@@ -117,16 +125,42 @@ class Proxies:
         finally:
             writer.transport.abort()
 
-    def _place_of(self, peer: int, port: int) -> int:
-        """Return the place of the process whose socket has the port `peer`."""
-        socket = f"socket:[{_inode(peer, port)}]"
+    async def _place_of(self, ends: Ends) -> int:
+        """Return the place of the process that has a connection; 0 if it is not found."""
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked[ends] = place
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await place
+
+    async def _look(self) -> None:
+        """Find places until none is asked for: all that are asked for at once by one look, and in a
+        thread. Else the proxies would stand still while many dial, who would then dial again.
+        """
+        while self._asked:
+            asked, self._asked = self._asked, {}
+            try:
+                found = await asyncio.to_thread(self._find, set(asked))
+            except (OSError, ValueError, IndexError) as error:
+                found = {}
+                log.warning("places are not found: %s", error)
+            for ends, place in asked.items():
+                if not place.done():
+                    place.set_result(found.get(ends, 0))
+
+    def _find(self, asked: Set[Ends]) -> dict[Ends, int]:
+        """Return the places of processes by their connections. Raises `OSError`."""
+        sockets = _sockets(asked)
+        found: dict[Ends, int] = {}
         for pid, place in self._marked():
             with suppress(OSError):  # it has ended, or is not ours
                 for entry in Path(f"/proc/{pid}/fd").iterdir():
                     with suppress(OSError):
-                        if os.readlink(entry) == socket:
-                            return place
-        return 0
+                        if ends := sockets.get(os.readlink(entry)):
+                            found[ends] = place
+            if len(found) == len(sockets):
+                break
+        return found
 
     def _marked(self) -> Iterator[tuple[int, int]]:
         """Yield processes with a mark, each with its place."""
@@ -146,14 +180,15 @@ class Proxies:
                 yield int(entry.name), known
 
 
-def _inode(peer: int, port: int) -> str:
-    """Return the inode of the socket that connects from the port `peer` to `port`."""
-    ends = f":{peer:04X}", f":{port:04X}"
+def _sockets(asked: Set[Ends]) -> dict[str, Ends]:
+    """Return connections by the names of the sockets from which they are made."""
+    found = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
-        if words[1].endswith(ends[0]) and words[2].endswith(ends[1]):
-            return words[_INODE]
-    return ""
+        ends = int(words[1].rpartition(":")[2], 16), int(words[2].rpartition(":")[2], 16)
+        if ends in asked:
+            found[f"socket:[{words[_INODE]}]"] = ends
+    return found
 
 
 async def _pass(

@@ -44,6 +44,16 @@ for _ in range(2):
     print("{}", flush=True)
 sys.exit("the last word")
 """
+#: As `_ASK`, by 30 connections that are made at once.
+_ASK_MANY = """
+import socket, sys
+at = sys.argv[1], int(sys.argv[2])
+made = [socket.create_connection(at) for _ in range(30)]
+for one in made:
+    one.sendall(b"x")
+    print(len(one.recv(2000)), end="")
+    one.close()
+"""
 PLACES = ["here", "there", "elsewhere"]
 
 
@@ -116,6 +126,15 @@ def test_each_process_is_in_the_place_that_it_was_started_in(
     assert sum(one.bytes for one in counts.values()) == 2 * 50, "nothing links a place to itself"
     with pytest.raises(NoNetwork, match="address already in use"):
         network.listen("there", port)
+
+
+def test_the_places_of_many_who_connect_at_once_are_found(
+    network: ProxiedNetwork, port: int
+) -> None:
+    words = [*network.before("elsewhere"), sys.executable, "-c", _ASK_MANY, HOST, str(port)]
+    done = subprocess.run(words, capture_output=True, check=True, timeout=20)
+    assert done.stdout == b"1" * 30
+    assert network.counts()["elsewhere", "there"].bytes == 30
 
 
 def test_what_carries_bytes_may_complain_as_much_as_it_likes(
