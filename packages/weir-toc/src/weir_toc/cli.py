@@ -188,6 +188,7 @@ def _up(options: argparse.Namespace) -> int:
     _check_interval(options.interval_ms)
     tree = Tree(options.hosts, options.racks, options.spines, options.cores)
     _marks(options)
+    Place(options.place).check(tree.topology, -(-options.hosts // options.racks))
     if options.folder is not None:
         _make_folder(options.folder)
     config = NetConfig(Place(options.place), options.members, options.interval_ms,
@@ -214,7 +215,7 @@ def _controller(options: argparse.Namespace) -> int:
     if options.id not in members:
         raise TocError(f"--id {options.id}: there are members 1 to {len(members)}")
     _check_interval(options.interval_ms)
-    Topology.tree(options.racks, options.spines, options.cores)
+    Place(options.place).check(Topology.tree(options.racks, options.spines, options.cores))
     shape = (options.racks, options.spines, options.cores)
     founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place,
                        *_marks(options))  # fmt: skip

@@ -32,6 +32,7 @@ from weir_toc.controller.records import (
     SwitchStarted,
 )
 from weir_toc.errors import ControlError
+from weir_toc.places import place_named
 from weir_toc.topology import PROCESSES_PER_RACK_MAX, Topology, process_id, rack_of
 
 #: So many processes may have a name at once.
@@ -104,7 +105,7 @@ class ControllerState:
 
     def refusal(self, name: str, rack: int) -> str:
         """Why a process would get no id under this name; empty if it would."""
-        if self.failures is None:
+        if self.failures is None or self.network is None:
             return "the network is not founded yet: try again"
         if rack not in {one for switch in self.switches for one in self.racks_at(switch)}:
             return f"no aggregator runs for rack {rack}: start one, then join"
@@ -117,7 +118,19 @@ class ControllerState:
             return f"{PROCESSES_MAX} processes have joined: more are not possible"
         if self._serials.get(rack, 0) >= PROCESSES_PER_RACK_MAX:
             return f"rack {rack} has given out all of its ids: take another rack"
+        most = place_named(self.network.place).processes_max(self.failures.topology, rack)
+        if most is not None and self._links(rack, name) >= most:
+            return (
+                f"{most} processes are linked to the switch of rack {rack}, which has no place for "
+                "more with --place xdp: end one, or take another rack"
+            )
         return ""
+
+    def _links(self, rack: int, name: str) -> int:
+        """Count the processes of a rack but that of a name, and those that its switch still has."""
+        linked = {one.process for other, one in self.names.items() if other != name}
+        linked |= {neighbour for _, neighbour in self.removals}
+        return sum(rack_of(one) == rack for one in linked)
 
     def emptiest_rack(self) -> int:
         """Return the rack of an aggregator in which fewest processes have a name; 0 if none.

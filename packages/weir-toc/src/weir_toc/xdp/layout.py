@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weir_toc import packet as wire
+from weir_toc.places import XDP_NEIGHBOURS_MAX
 
 #: Neighbours of one switch.
-SLOTS = 64
+SLOTS = XDP_NEIGHBOURS_MAX
 
 # Words of the state.
 NOW, READ_AT, COMMAND, INTERVAL, DRAIN_RATE, MARK_ABOVE = range(6)

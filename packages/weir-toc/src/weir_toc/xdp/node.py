@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from weir_toc import packet as wire
 from weir_toc.controller.lag import LinkReading
+from weir_toc.errors import XdpError
 from weir_toc.node import (
     SILENT_INTERVALS,
     Effect,
@@ -83,6 +84,12 @@ class XdpNode(SwitchNode):
         config: SwitchConfig,
         path: DataPath,
     ) -> None:
+        if len(switch.lower) + len(switch.upper) > at.SLOTS:
+            raise XdpError(
+                f"{switch.name} has {len(switch.lower) + len(switch.upper)} neighbours, and a "
+                f"switch in the kernel at most {at.SLOTS}: found the network with fewer racks and "
+                "spines, or with --place host"
+            )
         super().__init__(switch, topology, now, config)
         self._path = path
         self._topology = topology

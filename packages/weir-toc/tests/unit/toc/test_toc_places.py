@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from weir_toc.cli import main
@@ -25,6 +27,28 @@ def test_a_place_says_where_data_go_and_what_they_carry(
 def test_an_unknown_place_is_refused_with_those_that_exist() -> None:
     with pytest.raises(InvalidTopology, match="take one of host, switch, xdp"):
         place_named("nowhere")
+
+
+@pytest.mark.parametrize("shape", [("--racks", "65", "--spines", "1"),
+                                   ("--racks", "2", "--spines", "64")])  # fmt: skip
+def test_a_network_with_switches_that_are_too_wide_for_the_kernel_is_not_founded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: tuple[str, ...]
+) -> None:
+    words = ["controller", "--id", "1", "--members", "toc://127.0.0.1:1", "--folder",
+             str(tmp_path), "--place", "xdp"]  # fmt: skip
+    assert main([*words, *shape]) == 1
+    assert "neighbours, and with --place xdp a switch has at most 64" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_more_hosts_than_a_switch_of_the_kernel_can_have_are_not_built(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["net", "up", "--racks", "1", "--spines", "1", "--cores", "0", "--place", "xdp"]
+    assert main([*words, "--hosts", "64"]) == 1
+    assert "rack-0 would have 65 neighbours" in capsys.readouterr().err
+    Place.XDP.check(Topology.tree(1, 1), 63)
+    Place.HOST.check(Topology.tree(70, 1), 64)
 
 
 def test_the_kernel_is_told_of_neighbours_that_are_known_and_lead_to_a_rack() -> None:

@@ -279,6 +279,35 @@ def test_a_name_whose_process_never_joined_is_free_again() -> None:
     assert state.failures.is_undecided
 
 
+def test_a_rack_whose_switch_has_no_place_for_more_is_refused() -> None:
+    """A program in the data path has 64 neighbours, and one of them is a spine here."""
+    state = ControllerState()
+    state.apply(Founded(2, 1, 0, 1_000_000, "xdp"))
+    for switch in (RACK_0, RACK_1, SPINE):
+        state.apply(SwitchStarted(switch, 1, "h", 9))
+    for number in range(1, 64):
+        assert state.refusal(f"p{number}", 0) == ""
+        play(state, Registered(f"p{number}", 0, number))
+        state.apply(Reported(RACK_0, 1, number, ProcessJoined(process_id(0, number))))
+    assert "63 processes are linked to the switch of rack 0" in state.refusal("late", 0)
+    assert state.refusal("late", 1) == ""
+    play(state, Registered("late", 0, 99))
+    assert "late" not in state.names
+    for process in (A, B):  # a register counts until the switch has removed it
+        play(state, NodeSilent(process))
+    state.apply(Decide())
+    for number, process in enumerate((A, B), 64):
+        silent = InputSilent(RACK_0, process, 1, 77)
+        state.apply(Reported(RACK_0, 1, number, silent))
+    state.apply(Decide())
+    for process in (process_id(0, serial) for serial in range(3, 64)):
+        state.apply(Reported(process, 1, 1, Completed(1, process)))
+    assert set(state.removals) == {(RACK_0, A), (RACK_0, B)}
+    assert "63 processes" in state.refusal("late", 0)
+    state.apply(Reported(RACK_0, 1, 66, Removed(RACK_0, A, 1)))
+    assert state.refusal("late", 0) == ""
+
+
 def test_a_process_that_joins_meanwhile_keeps_its_name() -> None:
     state = founded("a")
     play(state, Registered("b", 0, 2))

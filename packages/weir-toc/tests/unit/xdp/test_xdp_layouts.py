@@ -8,6 +8,7 @@ import pytest
 
 from weir_toc import packet as wire
 from weir_toc.congestion import RATE_SHIFT
+from weir_toc.places import XDP_NEIGHBOURS_MAX
 from weir_toc.xdp import kernel
 from weir_toc.xdp import layout as at
 
@@ -76,7 +77,7 @@ def test_numbers_of_the_program_are_those_of_python() -> None:
         "PACKET_BYTES_MAX": wire.PACKET_BYTES_MAX, "DATA_BE": wire.DATA_BE, "BEACON": wire.BEACON,
         "JOIN": wire.JOIN, "FENCED": wire.FENCED, "FLAG_ECN": wire.ECN,
         "NEIGHBOUR": wire.NEIGHBOUR, "COMMAND": at.COMMAND_OPCODE, "RATE_SHIFT": RATE_SHIFT,
-        "SLOTS": at.SLOTS, "LOWER": at.LOWER, "LIVE": at.LIVE, "FROZEN": at.FROZEN,
+        "SLOTS": XDP_NEIGHBOURS_MAX, "LOWER": at.LOWER, "LIVE": at.LIVE, "FROZEN": at.FROZEN,
         "REMOVED": at.REMOVED, "SWITCH": at.SWITCH, "HOSTS": at.HOSTS, "GENERATOR": at.GENERATOR,
         "BEHIND": at.BEHIND, "CHANGES_MAX": at.CHANGES_MAX,
     }  # fmt: skip

@@ -23,6 +23,7 @@ from rigs.xdp_world import (
     same_registers,
 )  # fmt: skip
 from weir_toc import packet as wire
+from weir_toc.errors import XdpError
 from weir_toc.node import SILENT_INTERVALS, Silent, SwitchConfig
 from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id, switch_id
@@ -225,6 +226,11 @@ def test_both_switches_do_the_same(twins: Make, name: str, seed: int) -> None:
     """Random packets, silences, epochs, joins, removals and routes, across the wrap of stamps."""
     both = twins(switch_id(name), TREE, drain_rate=1_000, mark_above=3_000)
     World(both, Random(f"{name} {seed}")).play(150)
+
+
+def test_a_switch_with_too_many_neighbours_is_refused(twins: Make) -> None:
+    with pytest.raises(XdpError, match="spine-0 has 65 neighbours"):
+        twins(switch_id("spine-0"), Topology.tree(65, 1))
 
 
 def test_a_command_is_done_whole(twins: Make) -> None:
