@@ -37,12 +37,19 @@ class PhantomQueue:
 
     def add(self, now: int, size: int) -> bool:
         """Count a packet of `size` bytes; return whether it must be marked."""
+        return self.add_run(now, size, 1) > 0
+
+    def add_run(self, now: int, size: int, count: int) -> int:
+        """Count packets of `size` bytes each; return how many of them, the last ones, must be
+        marked: as many as if they came one by one.
+        """
         if not self._rate:
-            return False
+            return 0
         elapsed = max(0, now - self._at)
         self._at = max(self._at, now)
-        self._bytes = max(0, self._bytes - (elapsed * self._rate >> RATE_SHIFT)) + size
-        return self._bytes > self._threshold
+        left = max(0, self._bytes - (elapsed * self._rate >> RATE_SHIFT))
+        self._bytes = left + size * count
+        return count - min(count, max(0, self._threshold - left) // size)
 
 
 class CongestionWindow:

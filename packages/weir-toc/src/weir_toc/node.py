@@ -488,8 +488,7 @@ class SwitchNode:
         wire.rewrite(last, output.half.barrier, output.half.commit)
         self._note(now, output)
         data[-size:] = last
-        if output.queue.add(now, len(data)):
-            wire.mark_run(data, size)
+        wire.mark_run(data, size, output.queue.add_run(now, size, len(data) // size))
         output.packets += len(data) // size
         self._effects.append(Send(port, data, size))
 

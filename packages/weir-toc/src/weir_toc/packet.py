@@ -339,9 +339,10 @@ def mark(data: bytearray) -> None:
     data[23] |= ECN
 
 
-def mark_run(data: bytearray, size: int) -> None:
-    """Mark several packets of `size` bytes each, whose flags are the same."""
-    data[23::size] = bytes((data[23] | ECN,)) * (len(data) // size)
+def mark_run(data: bytearray, size: int, count: int) -> None:
+    """Mark the last ones of several packets of `size` bytes each, whose flags are the same."""
+    if count:
+        data[len(data) - count * size + 23 :: size] = bytes((data[23] | ECN,)) * count
 
 
 class Acknowledgement(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from weir_toc.congestion import RATE_SHIFT, CongestionWindow, PhantomQueue, RoundTrips
 
 
@@ -11,6 +13,18 @@ def test_a_phantom_queue_marks_above_its_threshold_and_drains() -> None:
     assert not queue.add(2 << RATE_SHIFT, 1_000)  # 2,000 bytes have drained
     assert queue.add(0, 1_000)  # time that goes back drains nothing
     assert not PhantomQueue(0, 0).add(0, 1 << 40)
+
+
+def test_a_run_is_marked_as_its_packets_would_be() -> None:
+    dice, now = Random("runs"), 0
+    for rate, threshold in ((1_000, 2_500), (700, 0), (0, 0)):
+        runs, single = PhantomQueue(rate, threshold), PhantomQueue(rate, threshold)
+        for _ in range(300):
+            now += dice.choice((0, 0, 1 << RATE_SHIFT, 3 << RATE_SHIFT))
+            size, count = dice.choice((40, 500, 1_440)), dice.randrange(1, 9)
+            marks = [single.add(now, size) for _ in range(count)]
+            marked = runs.add_run(now, size, count)
+            assert marks == [False] * (count - marked) + [True] * marked
 
 
 def test_a_window_grows_without_marks_and_shrinks_by_their_share() -> None:

@@ -395,3 +395,26 @@ def test_congested_outputs_mark_packets() -> None:
         if packet.opcode == wire.DATA_BE
     ]
     assert flags == [0, 0, wire.ECN, wire.ECN]
+
+
+def test_a_run_is_marked_from_the_packet_on_that_crosses_the_threshold() -> None:
+    settings = {"drain_rate": 1_000, "mark_above": 5_000}
+    payloads, whole, single = [bytes(60)] * 64, node(**settings), node(**settings)
+    for one in (whole, single):
+        join(one, A, B)
+    run = wire.encode_run(
+        Packet(
+            wire.DATA_BE, A, B, START, START, START - 1, 0, epoch=1, flags=wire.BEGIN | wire.END
+        ),
+        payloads,
+    )
+    size = len(run) // 64
+    effects = whole.receive_run(START, A, bytearray(run), size)
+    (forwarded,) = [one for one in effects if isinstance(one, Send) and one.size]
+    flags = [one[23] & wire.ECN for one in wire.split(forwarded.data, size)]
+    alone = [sent(single.receive(START, A, bytearray(one))) for one in wire.split(run, size)]
+    assert flags == [
+        packet.flags & wire.ECN for effects in alone for to, packet in effects
+        if packet.opcode == wire.DATA_BE
+    ]  # fmt: skip
+    assert 0 < sum(map(bool, flags)) < 64
