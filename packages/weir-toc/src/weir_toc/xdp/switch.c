@@ -100,6 +100,7 @@ struct slot {
 	__u64 own_mac;
 	__u64 ip;
 	__u64 udp_port;
+	__u64 refused_at;
 };
 
 struct half {
@@ -411,13 +412,24 @@ INLINE __u64 obey(struct state *state, struct command *command, void *end)
 
 // -- inputs ------------------------------------------------------------------------------------
 
-// The host process answers what is refused here, but not each packet of a flood.
-INLINE int refuse(struct state *state, const struct toc *toc, __u64 now)
+// Whether a packet has the address of a neighbour.
+INLINE int is_sender(const struct slot *slot, const struct frame *frame)
 {
+	return IP(frame)->saddr == (__u32)slot->ip && UDP(frame)->source == (__u16)slot->udp_port;
+}
+
+// The host process answers what is refused here, but not each packet of a flood. Beacons of each
+// neighbour are counted apart from all else: that of a new epoch must come to the process.
+INLINE int refuse(struct state *state, struct slot *slot, const struct frame *frame, __u64 now)
+{
+	__u64 *passed_at = &state->passed_at;
+
+	if (slot && frame->toc.opcode == BEACON && is_sender(slot, frame))
+		passed_at = &slot->refused_at;
 	state->fenced++;
-	if (toc->opcode != BEACON && now - state->passed_at < state->interval >> 4)
+	if (now - *passed_at < state->interval >> 4)
 		return XDP_DROP;
-	state->passed_at = now;
+	*passed_at = now;
 	return XDP_PASS;
 }
 
@@ -443,7 +455,7 @@ INLINE int accepts(const struct slot *slot, const struct frame *frame, __u32 beh
 	if (!(slot->flags & LIVE) || slot->ifindex != ifindex ||
 	    is_switch != !!(slot->flags & SWITCH))
 		return 0;
-	if (IP(frame)->saddr != (__u32)slot->ip || UDP(frame)->source != (__u16)slot->udp_port)
+	if (!is_sender(slot, frame))
 		return 0;
 	if (is_switch && frame->toc.opcode != BEACON && get32(frame->toc.to) != NEIGHBOUR)
 		return 1;
@@ -506,7 +518,7 @@ INLINE void received(struct state *state, struct frame *frame, void *end, struct
 	at = input_of(frame, behind);
 	slot = &state->slots[at < SLOTS ? at : 0];
 	if (at >= SLOTS || !accepts(slot, frame, behind, ifindex)) {
-		plan->action = refuse(state, &frame->toc, now);
+		plan->action = refuse(state, at < SLOTS ? slot : 0, frame, now);
 		return;
 	}
 	if (raise_to(state, slot, unwrap(get48(frame->toc.barrier), now),

@@ -88,7 +88,7 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
     slot = re.findall(r"__u64 (\w+);", braces_of(C, "struct slot"))
     names = ("ID", "FLAGS", "EPOCH", "BARRIER", "COMMIT", "HEARD_AT", "PACKETS_IN",
              "TOLD_BARRIER", "TOLD_COMMIT", "PACKETS_OUT", "QUEUE_BYTES", "QUEUE_AT", "IFINDEX",
-             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT")  # fmt: skip
+             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT", "REFUSED_AT")  # fmt: skip
     assert [getattr(at, name) for name in names] == [*range(len(slot))]
     assert len(slot) == at.SLOT_WORDS
     assert slot[:15] == [name.lower() for name in names[:15]]

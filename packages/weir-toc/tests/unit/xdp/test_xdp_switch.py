@@ -7,7 +7,16 @@ from random import Random
 
 import pytest
 
-from rigs.xdp_path import PathInTests, Twins, hop_of, needs_bpf, without_beacons
+from rigs.xdp_path import (
+    OWN_IP,
+    OWN_PORT,
+    PASS,
+    PathInTests,
+    Twins,
+    hop_of,
+    needs_bpf,
+    without_beacons,
+)
 from rigs.xdp_world import (
     FAR,
     START,
@@ -188,6 +197,31 @@ def test_a_packet_without_a_whole_header_is_counted_and_harms_nothing(
     assert both.receive(START, A, data(A, B, START + 5)[:size]) == ([], [])
     assert both.node.counters.damaged == both.xdp.counters.damaged == 1
     same_registers(both)
+
+
+def test_a_flood_of_beacons_reaches_the_host_process_a_few_times_in_an_interval(
+    twins: Make,
+) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    path, ports = both.path, (*both.switch.lower, *both.switch.upper)
+    old, other = ports[:2]
+
+    def passes(neighbour: int, packet: bytes, now: int, port: int = 0) -> bool:
+        hop = hop_of(neighbour)
+        frame = at.frame(packet, OWN_IP, OWN_PORT, hop.ip, port or hop.port)
+        return path.run(now, frame, at.BEHIND + ports.index(neighbour)).action == PASS
+
+    flood = beacon(old, START, epoch=9)
+    assert [passes(old, flood, START) for _ in range(4)] == [True, False, False, False]
+    assert passes(other, beacon(other, START, epoch=2), START)  # each neighbour has its own share
+    assert not passes(old, flood, START + T // 16 - 1)
+    assert passes(old, flood, START + T // 16)
+    # Neither what has another address nor other packets take the share of a beacon.
+    later = START + T
+    assert [passes(old, flood, later, port=1) for _ in range(2)] == [True, False]
+    ack = bytes(wire.encode(Packet(wire.ACK, A, wire.NEIGHBOUR, epoch=77)))
+    assert not passes(old, ack, later)
+    assert passes(old, flood, later)
 
 
 def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
