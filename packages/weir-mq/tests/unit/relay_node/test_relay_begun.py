@@ -14,7 +14,7 @@ from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, MIB
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
-from weir.relay_node.begun import CLUSTERS_MAX, PARTITIONS_MAX, BegunReports
+from weir.relay_node.sessions import BEGUN_CLUSTERS_MAX, BEGUN_PARTITIONS_MAX, BegunReports
 
 AT = Address(0, 0, 1 << 16, 7)
 PULL = m.Pull(AT, "crew", 3, MIB, 500, 9_000, Mode.KEYED, [(4, 5)], ("a",), offsets_only=True)
@@ -100,7 +100,7 @@ def test_reports_of_one_ping_are_under_way(reports: BegunReports) -> None:
     assert Upstream().told(reports, one) == 1, "with the connection it was lost"
     upstream.answers[1](2, Disconnected("it ended"))
     last = Upstream()
-    assert last.told(reports, *[one] * (PARTITIONS_MAX + 1)) == PARTITIONS_MAX
+    assert last.told(reports, *[one] * (BEGUN_PARTITIONS_MAX + 1)) == BEGUN_PARTITIONS_MAX
     for answer in last.answers:
         answer(1, m.Pong(0))
     assert last.told(reports, one) == 1
@@ -113,7 +113,7 @@ def test_more_runs_than_the_core_takes_are_refused(reports: BegunReports) -> Non
 
 
 def test_the_clusters_of_a_client_are_forgotten_in_turn(reports: BegunReports) -> None:
-    for number in range(CLUSTERS_MAX):
+    for number in range(BEGUN_CLUSTERS_MAX):
         if number == 1:
             reports.granted(PULL)  # it is the newest again
         reports.granted(m.Pull(AT, f"c{number}", 1, 1))
