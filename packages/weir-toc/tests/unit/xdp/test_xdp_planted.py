@@ -95,5 +95,5 @@ def play(program: kernel.ObjectFile) -> None:
             with kernel.Loaded(program, for_tests=True) as loaded:
                 config = SwitchConfig(interval=T, drain_rate=1_000, mark_above=3_000)
                 both = Twins(loaded, TREE, switch_id(name), START, config)
-                World(both, Random(f"{name} {seed}")).play(200)
+                World(both, Random(f"{name} {seed}")).play(400)
                 both.path.repeat()
