@@ -379,7 +379,9 @@ class Member:
         return await asyncio.wrap_future(self._running.send_many(service, scatterings))
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
-        """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""
+        """Wait until all that was sent is acknowledged or given up, and nothing of the reliable
+        part would be lost if this process failed now; False after `timeout` s.
+        """
         thread = self._running
         return await asyncio.wrap_future(thread.call(thread.drained(timeout)))
 

@@ -137,7 +137,9 @@ class Member:
         return self._running.send_many(Service.RELIABLE, scatterings).result()
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
-        """Wait until all that was sent is acknowledged or given up; False after `timeout` s."""
+        """Wait until all that was sent is acknowledged or given up, and nothing of the reliable
+        part would be lost if this process failed now; False after `timeout` s.
+        """
         return self._running.call(self._running.drained(timeout)).result()
 
     def describe(self) -> Mapping[str, object]:

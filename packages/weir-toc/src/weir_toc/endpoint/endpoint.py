@@ -195,11 +195,18 @@ class Endpoint:
         return found
 
     def describe(self) -> Mapping[str, int]:
-        """How much waits to be sent, acknowledged and delivered."""
+        """How much waits to be sent, acknowledged and delivered.
+
+        `uncommitted` is 1 while the commit barrier of the network has not passed all that this
+        process sent by the reliable service: if it fails now, nobody may deliver the rest.
+        """
         if self._joined is None:
             return {}
-        sender, receiver, _ = self._joined
-        return {**sender.describe(), "reordering": receiver.buffered, "granted": self.granted}
+        sender, receiver, outbox = self._joined
+        return {
+            **sender.describe(), "reordering": receiver.buffered, "granted": self.granted,
+            "uncommitted": int(receiver.commit < outbox.reliable),
+        }  # fmt: skip
 
     # -- packets -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class Outbox:
         "beaconed_at",
         "beacons",
         "open",
+        "reliable",
         "sent",
         "sent_at",
         "stamps",
@@ -34,6 +35,8 @@ class Outbox:
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self.open: dict[int, Scattering | Batch] = {}
+        #: The last reliable stamp that was given; 0 before the first one.
+        self.reliable = 0
         #: Packets that were queued since the start, and how many of them were beacons.
         self.sent = self.beacons = 0
         self.sent_at = 0

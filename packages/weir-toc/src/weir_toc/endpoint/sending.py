@@ -308,6 +308,8 @@ class Sender:
         service, flow = batch.service, self.flows[batch.to]
         count = len(batch)
         stamp = self._outbox.stamps.run(now, count)
+        if service is Service.RELIABLE:
+            self._outbox.reliable = stamp + count - 1
         psn = flow.next_psn[service]
         flow.next_psn[service] += count
         if not flow.sent[Service.RELIABLE]:
@@ -326,6 +328,8 @@ class Sender:
         """Stamp a scattering and queue all of its packets, in one step."""
         service = scattering.service
         scattering.stamp = self._outbox.stamps.stamp(now)
+        if service is Service.RELIABLE:
+            self._outbox.reliable = scattering.stamp
         scattering.unacked = len(scattering.parts)
         self._pending(service)[scattering.stamp] = scattering
         for part in scattering.parts:

@@ -296,10 +296,15 @@ class Process:
         return batch
 
     async def drain(self) -> None:
-        """Wait until all that was sent has left and is acknowledged, or given up."""
+        """Wait until all that was sent has left and is acknowledged, or given up, and until the
+        network's commit barrier has passed the reliable part of it. Who leaves before that has
+        failed at a stamp below, and receivers discard what they have acknowledged.
+        """
         while not self._ended and self._endpoint is not None:
             state = self._endpoint.describe()
-            if not any(state.get(key) for key in ("buffered", "open", "best_effort")):
+            if not any(
+                state.get(key) for key in ("buffered", "open", "best_effort", "uncommitted")
+            ):
                 return
             await asyncio.sleep(0.001)
 

@@ -101,6 +101,15 @@ def test_the_blocking_twin_does_the_same(network: Loopback) -> None:
         assert c.describe()["process"] == c.process
 
 
+def test_what_was_sent_before_a_process_leaves_is_delivered(network: Loopback) -> None:
+    with weir_toc.sync.join(network.url, name="j") as j:
+        with weir_toc.sync.join(network.url, name="k") as k:
+            k.wait_for("j")
+            stamps = k.send_reliable_many([[("j", bytes([n]))] for n in range(20)])
+        assert [message(j.reliable).stamp for _ in stamps] == stamps
+        assert failure_of(j.reliable, k.process).stamp >= stamps[-1]
+
+
 def test_members_of_a_controller_have_addresses_of_their_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
