@@ -185,7 +185,7 @@ def power(
     """
     from weir.cli.output import print_table, progress
     from weir_lab.cli.measured import print_measured
-    from weir_lab.proofs.source_hash import package_hash
+    from weir_lab.proofs.source_hash import worlds_hash
     from weir_lab.sim.mutants.registry import MUTANTS
     from weir_lab.sim.power import Kept, measure_many, together
 
@@ -195,7 +195,7 @@ def power(
         raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--bugs")
     _check_libraries()
     chosen = [bug for bug in MUTANTS if not only or bug.name in only]
-    book = Kept(kept, package_hash() if kept else "", worlds, enough)
+    book = Kept(kept, worlds_hash() if kept else "", worlds, enough)
     found = [known for bug in chosen if (known := book.known.get(bug.name)) is not None]
     left = [bug for bug in chosen if bug.name not in book.known]
     with progress("planted bugs", len(chosen)) as show:

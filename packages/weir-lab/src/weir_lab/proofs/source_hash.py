@@ -17,9 +17,8 @@ from importlib import metadata
 from pathlib import Path
 
 import weir
-import weir_lab
 import weir_raft
-import weir_toc
+from weir_lab import sim
 
 #: What a list of loaded code calls a package that does not belong to the repository.
 PACKAGE = "="
@@ -60,10 +59,12 @@ def code_hash(root: Path, code: Sequence[str], *settings: str) -> str:
 
 
 @cache
-def package_hash() -> str:
-    """Return the hash of all that weir is, as it is now: comments and layout do not count."""
+def worlds_hash() -> str:
+    """Return the hash of what simulated worlds play and are judged by, as it is now: comments and
+    layout do not count.
+    """
     total = hashlib.sha256()
-    for package in (weir_raft, weir_toc, weir, weir_lab):
+    for package in (weir_raft, weir, sim):
         root = Path(str(package.__file__)).parent
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
         total.update(code_hash(root, names).encode())

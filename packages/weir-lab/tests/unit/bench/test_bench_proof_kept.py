@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -304,3 +305,20 @@ def test_every_row_says_what_was_counted() -> None:
         assert all(goal.relation != "≥" or goal.value >= 0 for goal in proof.goals), proof.name
         if proof.words[0] == "pytest":
             assert proof.goals, proof.name
+
+
+def test_the_hash_of_worlds_covers_what_they_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[tuple[str, int]] = []
+
+    def note(root: Path, code: Sequence[str], *settings: str) -> str:
+        hashed.append((root.name, len(code)))
+        return f"{root}"
+
+    monkeypatch.setattr(source_hash, "code_hash", note)
+    source_hash.worlds_hash.cache_clear()
+    try:
+        assert source_hash.worlds_hash()
+    finally:
+        source_hash.worlds_hash.cache_clear()
+    assert [name for name, _ in hashed] == ["weir_raft", "weir", "sim"]
+    assert all(count > 10 for _, count in hashed)
