@@ -49,6 +49,9 @@ class Nats(Peer):
             "store_dir": str(folder / "js"),
             "max_file_store": 40 << 30,
             "max_memory_store": 2 << 30,
+            # By default it refuses messages beyond 10,000 under way.
+            "max_buffered_msgs": 1_000_000,
+            "max_buffered_size": 1 << 30,
         }
         if self.synced:
             jetstream["sync_interval"] = "always"

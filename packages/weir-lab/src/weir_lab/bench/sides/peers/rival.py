@@ -14,16 +14,12 @@ from weir_lab.bench.harness.machine import family_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.harness.producers import Crew
-from weir_lab.bench.sides.own import PROCESSES_MAX, chunk_of
+from weir_lab.bench.sides.own import PROCESSES_MAX, chunk_of, window_of
 from weir_lab.bench.sides.peers.load import Consumer, Producer, connected
 from weir_lab.bench.sides.peers.produce import PeerPlan
 from weir_lab.bench.sides.peers.server import Peer, PeerFailed, running_peer
 from weir_lab.bench.sides.side import Take
 
-#: Messages under way from all producers together; with more of them no peer got faster.
-_UNDER_WAY = 6_400
-_WINDOW_MAX = 4_096
-_WINDOW_MIN = 16
 #: As many messages are checked at once.
 _READ_MESSAGES_MAX = 4_096
 
@@ -64,7 +60,8 @@ class Rival:
     ) -> Crew[Done]:  # fmt: skip
         """Return producer processes: one producer for each count, which are `lone` or not."""
         shares = [*enumerate(counts)]
-        window = max(_WINDOW_MIN, min(_WINDOW_MAX, _UNDER_WAY // len(counts)))
+        # As many bytes under way as weir has.
+        window = chunk_of(size) * window_of(len(counts))
         processes = min(PROCESSES_MAX, len(counts))
         plans = [
             PeerPlan(
