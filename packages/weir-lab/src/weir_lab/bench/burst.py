@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+from msgspec.structs import replace
 
 from weir_lab.bench.flow import Cpu, bottleneck
+from weir_lab.bench.harness.machine import Foreign
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.producers import Crew
@@ -84,6 +86,8 @@ class Result(msgspec.Struct, frozen=True):
     bottleneck: str
     #: From publish to confirm of the producer beside them, while they were under way.
     beside_p99_ms: float | None = None
+    #: What others used meanwhile, in cores.
+    foreign_cores: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -117,9 +121,10 @@ async def measure(side: Side, settings: Settings, topic: str) -> tuple[Result, S
     ):
         await crew.ready()
         async with _beside(side, settings) as beside_ms:
-            cpu = side.cpu_s()
+            cpu, foreign = side.cpu_s(), Foreign()
             crew.go()
             done = await crew.done()
+            foreign_cores = foreign.cores()
         side.running()
         # What is confirmed must arrive; a consumer has the rest of the time for it.
         deadline = time.monotonic() + settings.deadline_s
@@ -128,7 +133,8 @@ async def measure(side: Side, settings: Settings, topic: str) -> tuple[Result, S
             await asyncio.sleep(_POLL_S)
         used = side.cpu_s()
     server = None if used is None else used - (cpu or 0)
-    return _result(settings, checker, done, last_ns, server, side.one_thread, beside_ms)
+    result, samples = _result(settings, checker, done, last_ns, server, side.one_thread, beside_ms)
+    return replace(result, foreign_cores=foreign_cores), samples
 
 
 @asynccontextmanager

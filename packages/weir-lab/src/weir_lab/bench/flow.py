@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weir.errors import WeirError
-from weir_lab.bench.harness.machine import busy_cpu_seconds
+from weir_lab.bench.harness.machine import Foreign
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.harness.producers import Crew
@@ -187,16 +187,14 @@ class _Meter:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._busy = busy_cpu_seconds()
+        self._foreign = Foreign()
         self._server, self._own = side.cpu_s(), time.process_time()
 
     def read(self, done: Sequence[Done]) -> Cpu:
-        server, busy = self._side.cpu_s(), busy_cpu_seconds()
+        foreign, server = self._foreign.cpu_s(), self._side.cpu_s()
         used = None if server is None or self._server is None else server - self._server
         producers, own = sum(one.cpu_s for one in done), time.process_time() - self._own
-        if used is None or busy is None or self._busy is None:
-            return Cpu(used, producers, own)
-        return Cpu(used, producers, own, max(busy - self._busy - used - producers - own, 0.0))
+        return Cpu(used, producers, own, foreign)
 
 
 async def _unless(

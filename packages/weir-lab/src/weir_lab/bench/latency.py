@@ -18,6 +18,7 @@ import msgspec
 
 from weir.errors import WeirError
 from weir.model.limits import KIB, MIB
+from weir_lab.bench.harness.machine import Foreign
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.resting import disk_at_rest
 from weir_lab.bench.harness.spread import percentiles
@@ -85,6 +86,8 @@ class Result(msgspec.Struct, frozen=True):
     reordered: int
     corrupt: int
     share_delivered: float
+    #: What others used meanwhile, in cores.
+    foreign_cores: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -105,6 +108,7 @@ async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
     settings.check()
     await side.prepare(topic_name(_FIRST_TOPIC))  # before it rests, for then its logs are in use
     await disk_at_rest(settings.rest_s)
+    foreign = Foreign()
     syncs = sync_ms(side.folder.parent, _SYNCS)
     confirms = await _lone(side, settings)
     syncs += sync_ms(side.folder.parent, _SYNCS)
@@ -129,6 +133,7 @@ async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
         reordered=checker.reordered,
         corrupt=checker.corrupt,
         share_delivered=1 - checker.lost / settings.messages,
+        foreign_cores=foreign.cores(),
     )
     return result, Samples(confirms, deliveries, syncs)
 

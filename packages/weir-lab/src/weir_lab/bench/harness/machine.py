@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,14 +43,27 @@ def this_machine() -> Machine:
 
 def cpu_seconds(pid: int) -> float | None:
     """Return the CPU time, user and system, that a process has used; None where /proc is not."""
+    fields = _fields(pid)
+    if fields is None:
+        return None
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _with_ended_cpu_seconds(pid: int) -> float:
+    """Return what a process used, and what those did that it started and has seen end."""
+    fields = _fields(pid)
+    return 0.0 if fields is None else sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str] | None:
+    """Return what the kernel tells of a process behind its command's name."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The second field is the command's name in parentheses, which may itself hold anything.
-    fields = stat.rpartition(")")[2].split()
-    user, system = int(fields[11]), int(fields[12])
-    return (user + system) / os.sysconf("SC_CLK_TCK")
+    return stat.rpartition(")")[2].split()
 
 
 def busy_cpu_seconds() -> float | None:
@@ -61,6 +75,35 @@ def busy_cpu_seconds() -> float | None:
     # Behind the word "cpu": user, nice, system, idle, waiting for disks, interrupts of two kinds.
     user, nice, system, _, _, hard, soft = map(int, first.split()[1:8])
     return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+
+
+class Foreign:
+    """The CPU time that all others used, from its making on: neither this process, nor any that it
+    started, nor one that those started.
+    """
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._began = time.monotonic()
+        self._used = self._others()
+
+    def cpu_s(self) -> float | None:
+        """Return it in seconds; None where /proc is not."""
+        used = self._others()
+        # Two clocks that tick each by itself may make a little less than nothing of it.
+        return None if used is None or self._used is None else max(used - self._used, 0.0)
+
+    def cores(self) -> float | None:
+        """Return it in cores, as the mean since it was made."""
+        used = self.cpu_s()
+        return None if used is None else used / (time.monotonic() - self._began)
+
+    @staticmethod
+    def _others() -> float | None:
+        busy = busy_cpu_seconds()
+        if busy is None:
+            return None
+        return busy - sum(_with_ended_cpu_seconds(one) for one in family(os.getpid()))
 
 
 def families_cpu_seconds(pids: Iterable[int]) -> float | None:
@@ -83,12 +126,10 @@ def family(pid: int) -> list[int]:
     for place in Path("/proc").iterdir():
         if not place.name.isdigit():
             continue
-        try:
-            stat = (place / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        fields = _fields(int(place.name))
+        if fields is None:
             continue
-        # Behind the command's name: state, parent, group, session.
-        _, parent, _, session = stat.rpartition(")")[2].split()[:4]
+        _, parent, _, session = fields[:4]  # state, parent, group, session
         parents[int(place.name)] = int(parent)
         if pid in (int(place.name), int(session)):
             found.add(int(place.name))
