@@ -24,34 +24,41 @@ from weir_lab.cli.bench_runs import (
 
 if TYPE_CHECKING:
     from weir_lab.bench.comparison.compare import Comparison
+    from weir_lab.bench.comparison.round import Row
     from weir_lab.bench.spark.rows import Result
 
 SHAPES = (
     "timeliness", "produce", "consume", "both", "singles", "burst", "latency", "dormitory",
 )  # fmt: skip
 
+Peers = Annotated[
+    str,
+    typer.Option(
+        help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shape dormitory "
+        "direct and activemq."
+    ),
+]
+Devices = Annotated[str, typer.Option(help="Devices, for shapes burst and dormitory.")]
+Duration = Annotated[
+    str, typer.Option("--seconds", help="About how long each side works in a round.")
+]
+Reruns = Annotated[
+    int, typer.Option(help="Run again at most so often where others used over 0.2 cores.")
+]
+
 
 def compare(
-    peer: Annotated[
-        str,
-        typer.Option(
-            help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shape dormitory "
-            "direct and activemq."
-        ),
-    ] = "redis,nats",
+    peer: Peers = "redis,nats",
     shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
     producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
     connections: Annotated[str, typer.Option(help="For shape singles.")] = "1,10,100,1000",
-    devices: Annotated[
-        str, typer.Option(help="Devices, for shapes burst and dormitory.")
-    ] = "1000,8000",
+    devices: Devices = "1000,8000",
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
-    duration: Annotated[
-        str, typer.Option("--seconds", help="About how long each side works in a round.")
-    ] = "8s",
+    duration: Duration = "8s",
     messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
     turns: Turns = 1,
+    reruns: Reruns = 2,
     plot: Plot = None,
     rest: Rest = "40s",
     replicas: Replicas = 1,
@@ -70,8 +77,12 @@ def compare(
     moment decides nothing; a peer that was twice as bad as weir at its first turn has no other.
 
     Shape singles: each connection awaits each confirm. One program in C drives weir, Redis and NATS
-    on one node, then Python clients do; without a compiler Python alone does. A run beside which
-    others used more than 0.2 cores is run once more.
+    on one node, then Python clients do; without a compiler Python alone does.
+
+    FOREIGN is how many cores others used beside a run: what neither it nor its broker did. A run
+    beside which that was more than 0.2 is run again, at most --reruns times, and that run counts
+    beside which it was least. weir:messages is weir where messages are handed over, and taken,
+    one at a time. All sides have as many bytes under way.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -88,6 +99,7 @@ def compare(
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
             seconds(deadline), folder, replicas, seconds(rest), turns,
+            reruns=reruns,
         )  # fmt: skip
         settings.check()
     schema = "weir.bench.compare/1"
@@ -196,13 +208,22 @@ def _shape(text: str) -> Any:
 def _show(result: Comparison) -> None:
     from weir.cli.output import print_table
 
-    headings = ["SIDE", "VERSION", "FIGURE", "WEIR IS", "CLEAN", "SYNCED", "HELD BACK BY"]
+    headings = [
+        "SIDE",
+        "VERSION",
+        "FIGURE",
+        "WEIR IS",
+        "CLEAN",
+        "SYNCED",
+        "FOREIGN",
+        "HELD BACK BY",
+    ]
     with_shares = result.unit == "s to the last reply"
     if with_shares:
         headings.insert(4, "RECORDED")
     is_flow = result.unit == "messages/s"
     if is_flow:
-        headings[4:4] = ["SENT BY", "PYTHON/S", "SERVER US", "FOREIGN CORES"]
+        headings[4:4] = ["SENT BY", "PYTHON/S", "SERVER US"]
     is_burst = result.unit == "s to the last confirm"
     if is_burst:
         headings[4:4] = ["MS BEYOND", "CONFIRM P99 MS"]
@@ -212,18 +233,16 @@ def _show(result: Comparison) -> None:
         for row in one.rows:
             cells = [
                 row.side, row.version, row.figure, _times(result.unit, one.figure, row.figure),
-                row.clean, row.synced, row.error or getattr(row.result, "bottleneck", None),
+                row.clean, row.synced, _foreign(row),
+                row.error or getattr(row.result, "bottleneck", None),
             ]  # fmt: skip
             if with_shares:
                 share = getattr(row.result, "share_recorded", None)
                 cells.insert(4, None if share is None else f"{share:.1%}")
             if is_flow:
-                told = [getattr(row.result, name, None) for name in ("server_us", "foreign_cores")]
-                sent_by, per_s = (
-                    getattr(row.result, n, None) for n in ("generator", "python_per_s")
-                )
-                numbers = [None if one is None else f"{one:.2f}" for one in told]
-                cells[4:4] = [sent_by, per_s, *numbers]
+                flow = row.result
+                sent_by, per_s = (getattr(flow, n, None) for n in ("generator", "python_per_s"))
+                cells[4:4] = [sent_by, per_s, _digits(getattr(flow, "server_us", None))]
             if is_burst:
                 names = ("beyond_ms", "confirm_p99_ms")
                 cells[4:4] = [getattr(row.result, name, None) for name in names]
@@ -231,6 +250,16 @@ def _show(result: Comparison) -> None:
         print_table(headings, table)
         for row in one.rows:
             print(f"  {row.side}: {row.settings}")
+
+
+def _foreign(row: Row) -> str | None:
+    """Return how many cores others used, and how often it was run again for that."""
+    cores = _digits(row.foreign_cores)
+    return f"{cores} (run again {row.reruns}x)" if row.reruns else cores
+
+
+def _digits(number: float | None) -> str | None:
+    return None if number is None else f"{number:.2f}"
 
 
 def _times(unit: str, own: float | None, other: float | None) -> str | None:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -17,8 +18,11 @@ from weir_lab.bench.comparison.compare import Comparison, Settings, compare
 from weir_lab.bench.comparison.plot import svg
 from weir_lab.bench.comparison.round import Round, Row
 from weir_lab.bench.harness.machine import family
+from weir_lab.bench.sides.own import Own
 from weir_lab.bench.sides.peers.nats import Nats
 from weir_lab.bench.sides.peers.peers import peer
+from weir_lab.bench.sides.peers.redis import Redis
+from weir_lab.bench.sides.peers.rival import Rival
 from weir_lab.bench.sides.peers.server import NotInstalled, PeerFailed, running_peer
 
 
@@ -35,13 +39,13 @@ def test_both_sides_do_the_same_work(shape: str) -> None:
     result, said = compared(shape=shape, amounts=[3])
     (one,) = result.rounds
     assert result.clean
-    assert [row.side for row in one.rows] == ["weir", "redis:always"]
-    assert [row.result.messages for row in one.rows] == [3_000, 3_000]
+    assert [row.side for row in one.rows] == ["weir", "weir:messages", "redis:always"]
+    assert [row.result.messages for row in one.rows] == [3_000] * 3
     assert one.best == one.best_synced == "redis:always"
-    own, other = one.rows
+    own, _, other = one.rows
     assert one.times_best == pytest.approx((own.figure or 0) / (other.figure or 0))
     assert other.version == "0.0.1"
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 @pytest.mark.usefixtures("fake_redis")
@@ -73,6 +77,7 @@ def test_a_burst_and_latencies_are_compared_by_time() -> None:
     (one,) = result.rounds
     assert result.clean
     assert [row.result.share_delivered for row in one.rows] == [1, 1]
+    assert all(row.foreign_cores is not None for row in one.rows)
     own, other = one.rows
     assert one.times_best == pytest.approx((other.figure or 0) / (own.figure or 0))
 
@@ -84,7 +89,7 @@ def test_a_peer_that_loses_a_message_is_told_and_the_comparison_is_not_clean(
     monkeypatch.setenv("FAKE_LOSES", "7")
     result, _ = compared(amounts=[1], deadline_s=1.0)
     assert not result.clean
-    assert "1,999 messages came through redis:always" in str(result.rounds[0].rows[1].error)
+    assert "1,999 messages came through redis:always" in str(result.rounds[0].rows[2].error)
     assert result.times_best is None
 
 
@@ -92,9 +97,9 @@ def test_a_peer_that_loses_a_message_is_told_and_the_comparison_is_not_clean(
 def test_a_peer_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_REFUSES", "1")
     result, said = compared(amounts=[1], deadline_s=5.0)
-    assert "redis refused: -OOM" in str(result.rounds[0].rows[1].error)
-    assert "redis refused: -OOM" in said[1]
-    assert said[2:] == [f"once more: {line}" for line in result.failures]
+    assert "redis refused: -OOM" in str(result.rounds[0].rows[2].error)
+    assert "redis refused: -OOM" in said[2]
+    assert said[3:] == [f"once more: {line}" for line in result.failures]
 
 
 @pytest.mark.usefixtures("fake_redis")
@@ -105,8 +110,24 @@ def test_a_peer_that_fails_once_has_another_go(
     monkeypatch.setenv("FAKE_REFUSES", str(tmp_path / "once"))
     result, said = compared(amounts=[1], deadline_s=5.0)
     assert result.clean
-    assert "redis refused: -OOM" in said[1]
-    assert said[2].startswith("once more: redis:always, 1: ")
+    assert "redis refused: -OOM" in said[2]
+    assert said[3].startswith("once more: redis:always, 1: ")
+
+
+@pytest.mark.parametrize("producers", [1, 3, 50, 200])
+@pytest.mark.parametrize("size", [16, 100, 1_024, 300_000])
+def test_peers_have_as_many_bytes_under_way_as_weir(
+    producers: int, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Redis, "version", lambda _: "1")
+    rival, counts = Rival(peer("redis:always")[0], tmp_path), [9] * producers
+    node = SimpleNamespace(port=1, folder=tmp_path, url="weir://there")
+    theirs = rival.crew("t", counts, size, 1.0).plans
+    for by_message in (False, True):
+        own = Own(node, by_message=by_message)  # type: ignore[arg-type]
+        plans = own.crew("t", counts, size, 1.0).plans
+        for mine, other in zip(plans, theirs, strict=True):
+            assert mine.window * mine.chunk == other.window
 
 
 def test_what_a_peer_lost_is_told() -> None:

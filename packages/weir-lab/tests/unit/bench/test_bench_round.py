@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from weir.errors import WeirError
-from weir_lab.bench.comparison.round import Rule, play
+from weir_lab.bench.comparison.round import Row, Rule, play
 from weir_lab.bench.sides.contender import Contender, Ran
 
 BY_TIME = Rule(lower_wins=True, another_go=True, turns=3)
@@ -29,7 +29,7 @@ def side(
         lost = int(number == lossy)
         return Ran("1", "", SimpleNamespace(clean=not lost, lost=lost, number=number), figure)
 
-    return Contender(label, "", True, run)
+    return Contender(label, "", True, run, own=label.startswith("weir"))
 
 
 def test_sides_take_turns_and_the_run_in_the_middle_counts() -> None:
@@ -90,19 +90,66 @@ def test_weirs_own_failure_ends_it() -> None:
         play(sides, BY_TIME, 4, lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("foreign", "ran", "counts"),
-    [((0.1,), 1, 0.1), ((0.9, 0.1), 2, 0.1), ((0.5, 0.9), 2, 0.5), ((None,), 1, None)],
-)
-def test_a_run_beside_which_others_used_much_is_run_once_more(
-    foreign: Sequence[float | None], ran: int, counts: float | None
-) -> None:
-    left, said = list(foreign), list[str]()
+def test_nobody_is_compared_with_another_way_of_weir() -> None:
+    order: list[str] = []
+    sides = [side(label, [figure], order) for label, figure in
+             (("weir", 4), ("weir:messages", 3), ("peer", 2))]  # fmt: skip
+    one = play(sides, BY_RATE._replace(turns=1), 4, lambda _: None)
+    assert [row.figure for row in one.rows] == [4, 3, 2]
+    assert (one.best, one.times_best, one.times_best_synced) == ("peer", 2, 2)
+
+
+def test_another_way_of_weir_has_no_other_go() -> None:
+    sides = [side("weir", [1], []), side("weir:messages", [None, 1], [])]
+    with pytest.raises(WeirError, match="weir:messages broke"):
+        play(sides, BY_RATE._replace(turns=1), 4, lambda _: None)
+
+
+def beside(
+    foreign: Sequence[float | None], reruns: int, lossy: Sequence[int] = (), label: str = "weir"
+) -> tuple[Row, list[str]]:
+    """Return what counts of runs beside which others used so many cores, and what was said; each
+    of them is run.
+    """
+    left, said = list(enumerate(foreign)), list[str]()
 
     def run(_: int) -> Ran:
-        return Ran("1", "", SimpleNamespace(clean=True, foreign_cores=left.pop(0)), 1.0)
+        number, cores = left.pop(0)
+        found = SimpleNamespace(clean=number not in lossy, lost=1, foreign_cores=cores)
+        return Ran("1", "", found, 1.0)
 
-    rule = Rule(lower_wins=False, another_go=True, turns=1, foreign_cores_max=0.2)
-    one = play([Contender("weir", "", True, run)], rule, 4, said.append)
-    assert (len(said), left) == (ran, [])
-    assert one.rows[0].result.foreign_cores == counts
+    rule = Rule(True, another_go=True, turns=1, foreign_cores_max=0.2, reruns=reruns)
+    other = Contender(label, "", True, run, own=label == "weir")
+    one = play([other], rule, 4, said.append)
+    assert not left
+    return one.rows[0], said
+
+
+@pytest.mark.parametrize(
+    ("foreign", "reruns", "counts"),
+    [
+        ((0.1,), 3, 0.1),
+        ((0.2,), 3, 0.2),
+        ((0.9, 0.1), 3, 0.1),
+        ((0.5, 0.9), 1, 0.5),
+        ((0.9, 0.5, 0.7), 2, 0.5),
+        ((0.9, 0.5, 0.1), 3, 0.1),
+        ((0.9,), 0, 0.9),
+        ((None,), 3, None),
+    ],
+)
+def test_a_run_beside_which_others_used_much_is_run_again_so_often(
+    foreign: Sequence[float | None], reruns: int, counts: float | None
+) -> None:
+    row, said = beside(foreign, reruns)
+    assert len(said) == len(foreign)
+    assert row.foreign_cores == counts
+    assert row.reruns == len(foreign) - 1
+    assert ["once more, for others used" in line for line in said] == [False] + [True] * row.reruns
+
+
+def test_what_weir_loses_when_it_is_run_again_counts() -> None:
+    row, _ = beside((0.9, 1.5), 3, lossy=(1,))
+    assert not row.clean
+    row, _ = beside((0.9, 0.1), 3, lossy=(1,), label="peer")
+    assert row.clean

@@ -7,7 +7,9 @@ By turns, each has several runs at an amount, and the one in the middle counts: 
 still for a moment decides nothing then, neither for weir nor against it.
 
 A peer is driven by a client that only moves bytes; weir by the client that users have, so what is
-unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides.
+unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides. All have
+the same number of bytes under way. weir takes whole columns of messages; how fast it is where an
+application hands over and takes one message at a time stands beside, as `weir:messages`.
 
 What flows does so for some seconds, behind probes, so that no side lives on what it had prepared.
 weir's first segments are there before the first message, and each further one is written twice:
@@ -32,7 +34,7 @@ from weir_lab.bench.flow import Shape as FlowShape
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.sides.contender import Contender, Ran
-from weir_lab.bench.sides.own import Own, running_own
+from weir_lab.bench.sides.own import BY_MESSAGE, Own, running_own
 from weir_lab.bench.sides.peers.peers import ABSENT, peer, set_of
 from weir_lab.bench.sides.peers.rival import running_rival
 from weir_lab.bench.sides.peers.server import NotInstalled, Peer
@@ -44,6 +46,8 @@ Shape = Literal[
 ]
 #: What locks are compared with that report to weir.
 BEHIND_THE_LOCKS = ("direct", "activemq")
+#: In these weir's columns are handed over whole, and message by message beside.
+_OF_COLUMNS = ("timeliness", "produce", "consume", "both")
 #: Of these, less is better.
 TIMED = ("burst", "latency", "dormitory")
 
@@ -72,8 +76,9 @@ class Settings(msgspec.Struct, frozen=True):
     rest_s: float = 0.0
     #: Runs of each side at an amount, by turns; odd, for the one in the middle counts.
     turns: int = 1
-    #: A run of messages beside which others used more than so many cores is run once more.
+    #: A run beside which others used more than so many cores is run again, up to `reruns` times.
     foreign_cores_max: float = 0.2
+    reruns: int = 2
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
@@ -90,6 +95,8 @@ class Settings(msgspec.Struct, frozen=True):
             raise ValueError("seconds must be above 0 and below the deadline")
         if self.messages_max < max(self.amounts):
             raise ValueError("there must be a message for each producer")
+        if self.foreign_cores_max < 0 or self.reruns < 0:
+            raise ValueError("foreign cores and reruns must be 0 or more")
         if self.turns < 1 or self.turns % 2 == 0:
             raise ValueError(
                 f"turns={self.turns}: it must be odd, for the one in the middle counts"
@@ -158,6 +165,7 @@ def compare(settings: Settings, say: Say) -> Comparison:
             another_go=settings.shape != "dormitory",
             turns=settings.turns,
             foreign_cores_max=settings.foreign_cores_max,
+            reruns=settings.reruns,
         )
         rounds = [play(contenders, rule, amount, say) for amount in amounts]
     synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
@@ -208,12 +216,18 @@ def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender
         (fresh,) = peer(label)
         return _ran(settings, running_rival(fresh, settings.folder), amount)
 
-    own = Contender(Own.label, "", Own.synced, run_own)
+    def run_by_message(amount: int) -> Ran:
+        running = running_own(settings.folder, settings.replicas, by_message=True)
+        return _ran(settings, running, amount)
+
+    own = [Contender(Own.label, "", Own.synced, run_own, own=True)]
+    if settings.shape in _OF_COLUMNS:
+        own.append(Contender(BY_MESSAGE, "", Own.synced, run_by_message, own=True))
     others = [
         Contender(one.label, one.settings, one.synced, partial(run_peer, one.label))
         for one in peers
     ]
-    return nullcontext([own, *others])
+    return nullcontext([*own, *others])
 
 
 def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Ran:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from weir.client.client import connect
+from weir.client.core.batcher import MESSAGE_OVERHEAD
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import BatchReceipt
 from weir.model.limits import MIB
@@ -24,11 +25,13 @@ from weir_lab.bench.harness.payload import Block
 _REHEARSAL_MESSAGES = 100_000
 #: As the client has it.
 _LINGER = "5ms"
+_BUFFERED = 64 * MIB
 
 
 class Plan(msgspec.Struct, frozen=True):
     """Who sends how much: `shares` holds (producer, messages, partition) each. Producers that are
-    `lone` publish message by message, and await each before the next.
+    `lone` publish message by message, and await each before the next; those that send `by_message`
+    hand over one after the other, and await none.
     """
 
     url: str
@@ -40,6 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
     timeout_s: float
     connect_timeout_s: float = 30.0
     lone: bool = False
+    by_message: bool = False
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -80,7 +84,7 @@ async def produce(plan: Plan, orders: Orders) -> Done:
         producers = await asyncio.gather(*opening)
         report(Ready(made_per_s))
         await orders.get()
-        send = _send_each if plan.lone else _send
+        send = _send_each if plan.lone else _send_singly if plan.by_message else _send
         cpu = time.process_time()
         tally.first_send_ns = time.monotonic_ns()
         try:
@@ -106,10 +110,13 @@ async def _opened(stack: AsyncExitStack, plan: Plan, tally: Tally, partition: in
     client = await stack.enter_async_context(
         connect(plan.url, name="weir-bench", request_timeout=plan.connect_timeout_s)
     )
+    whole = plan.chunk * (plan.size + MESSAGE_OVERHEAD)
     producer = client.producer(
         plan.topic,
-        # A chunk is a batch: nothing is cut, nothing lingers.
-        batch_bytes=MIB,
+        # A chunk is a batch: nothing is cut, nothing lingers. Of single messages one is made when
+        # they are as many, and no more are under way than of chunks.
+        batch_bytes=whole if plan.by_message else MIB,
+        max_buffered=plan.window * whole if plan.by_message else _BUFFERED,
         linger=0 if plan.lone else _LINGER,
         window=plan.window,
         partition=partition,
@@ -122,6 +129,15 @@ async def _send(producer: Producer, block: Block, number: int, messages: int) ->
     for first in range(0, messages, block.count_max):
         count = min(block.count_max, messages - first)
         await producer.send_many(block.values_of(number, first, count))
+    await producer.flush()
+
+
+async def _send_singly(producer: Producer, block: Block, number: int, messages: int) -> None:
+    for first in range(0, messages, block.count_max):
+        count = min(block.count_max, messages - first)
+        for value in block.values_of(number, first, count):
+            await producer.ready()
+            producer.send(value)
     await producer.flush()
 
 

@@ -35,7 +35,7 @@ class Crew(Generic[D]):
     def __init__(self, module: str, plans: Sequence[msgspec.Struct], done: type[D]) -> None:
         """Take the plans; entering starts the processes."""
         self._module = module
-        self._plans = plans
+        self.plans = plans
         self._done = done
         self._decoder = msgspec.json.Decoder(Ready | done | Failed)
         self._processes: list[Process] = []
@@ -61,7 +61,7 @@ class Crew(Generic[D]):
 
     async def __aenter__(self) -> Self:
         try:
-            for plan in self._plans:
+            for plan in self.plans:
                 await self._start(plan)
         except BaseException:
             await self._stop()

@@ -19,9 +19,12 @@ class Ran(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """`run` starts it anew, measures it at an amount, and ends it."""
+    """`run` starts it anew, measures it at an amount, and ends it. weir itself is `own`, in each of
+    its ways.
+    """
 
     label: str
     settings: str
     synced: bool
     run: Callable[[int], Ran]
+    own: bool = False

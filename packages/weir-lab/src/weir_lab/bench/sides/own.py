@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import weir
@@ -36,6 +38,8 @@ REPLICAS_MAX = 9
 _LED_WITHIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.02
 _USED_TOPIC = "bench-used"
+#: What weir is called where it is handed one message at a time.
+BY_MESSAGE = "weir:messages"
 QUIET = {"WEIR__STATUS__LEVEL": "warning"}
 
 
@@ -66,10 +70,16 @@ class Own:
     #: What devices say who they are by.
     login = Login()
 
-    def __init__(self, node: Serving, replicas: int = 1, url: str = "") -> None:
+    def __init__(
+        self, node: Serving, replicas: int = 1, url: str = "", *, by_message: bool = False
+    ) -> None:
         """Take a node that is up, or a set of them with a replica on each; clients connect to `url`
-        if there is one, and else as the node says.
+        if there is one, and else as the node says. They hand over, and take, one message at a time
+        if it is `by_message`.
         """
+        if by_message:
+            self.label = BY_MESSAGE
+        self._by_message = by_message
         self.version = weir.__version__
         where = "one node" if replicas == 1 else f"a majority of {replicas} nodes"
         self.settings = f"{where}, fdatasync before each confirm (there is no switch for that)"
@@ -123,6 +133,7 @@ class Own:
                     1 if lone else window_of(len(counts)),
                     timeout_s,
                     lone=lone,
+                    by_message=self._by_message,
                 )
                 for number in range(processes)
             ]
@@ -141,7 +152,7 @@ class Own:
             connect(self.url, name="weir-bench") as client,
             client.reader(topic, max_bytes=4 * MIB) as reader,
         ):
-            receiving = Receiving(reader, take)
+            receiving = Receiving(reader, take, by_message=self._by_message)
             try:
                 yield receiving
             finally:
@@ -170,9 +181,31 @@ async def _use(client: Client) -> None:
 class Receiving:
     """A reader at work in a task of its own."""
 
-    def __init__(self, reader: Reader, take: Take) -> None:
+    def __init__(self, reader: Reader, take: Take, *, by_message: bool = False) -> None:
         """Begin to read."""
-        self._task = asyncio.ensure_future(self._run(reader, take))
+        run = self._run_by_message if by_message else self._run
+        self._task = asyncio.ensure_future(run(reader, take))
+
+    async def _run_by_message(self, reader: Reader, take: Take) -> None:
+        """Take each message by itself, as an application does. What comes without a wait is
+        checked together, for checking is no part of that.
+        """
+        loop = asyncio.get_running_loop()
+        values: list[bytes] = []
+
+        def check() -> None:
+            if values:
+                data = b"".join(values)
+                offsets = array("i", [0, *accumulate(map(len, values))])
+                take(memoryview(offsets), memoryview(data))
+                values.clear()
+
+        async for message in reader:
+            if not values:
+                loop.call_soon(check)  # once the reader has to wait
+            values.append(message.value)
+            if len(values) == CHUNK_MESSAGES:
+                check()
 
     async def _run(self, reader: Reader, take: Take) -> None:
         async for delivered in reader.batches():
@@ -218,13 +251,16 @@ class OwnLone:
 
 
 @contextmanager
-def running_own(folder: str | None = None, replicas: int = 1) -> Iterator[Own]:
+def running_own(
+    folder: str | None = None, replicas: int = 1, *, by_message: bool = False
+) -> Iterator[Own]:
     """Run a node of weir while the block runs, on a folder that is removed afterwards.
 
-    With `replicas` above 1 so many nodes, a process each, which hold and sync everything.
+    With `replicas` above 1 so many nodes, a process each, which hold and sync everything. Clients
+    are those of `Own`.
     """
     with running_nodes(folder, replicas) as nodes:
-        yield Own(nodes, replicas)
+        yield Own(nodes, replicas, by_message=by_message)
 
 
 @contextmanager
