@@ -324,6 +324,10 @@ class SwitchNode:
         """Take to which racks each neighbour leads now, as `Topology.routes` tells."""
         self._routes = routes
 
+    def oldest_age(self, now: int) -> int:
+        """Return how far the older minimum is behind: no input is older but one that joins."""
+        return now - min(self.up.barrier, self.down.barrier)
+
     def read_links(self, now: int) -> list[LinkReading]:
         """Return what is read of all links whose inputs count, the oldest barrier first."""
         found = []

@@ -263,3 +263,51 @@ def ports(
         )  # fmt: skip
     if result.fenced:
         raise typer.Exit(1)
+
+
+@app.command()
+def alarm(
+    rounds: Annotated[int, typer.Option(help="Of each cause, at a process and a switch.")] = 3,
+    quiet: Annotated[
+        float, typer.Option("--quiet-seconds", help="How long nothing is wrong before.")
+    ] = 600.0,
+    causes: Annotated[
+        str, typer.Option(help="clock, stopped process, queue and loss, or some of them.")
+    ] = "clock,stopped process,queue,loss",
+    processes: Annotated[int, typer.Option(help="How many, on two racks.")] = 8,
+    interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 20.0,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Let links lag, and see whether the alarm names them: where, why, and how soon.
+
+    Exit code 1 if a link was not named, or another hop or cause was, or an alarm came while nothing
+    was wrong.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("toc alarm"):
+        from weir_lab.bench.toc.limits.alarm import AlarmSettings, measure_alarm
+        from weir_lab.cli.measured import print_measured
+
+        settings = AlarmSettings(rounds, quiet, tuple(causes.split(",")), processes, interval_ms,
+                                 folder=folder)  # fmt: skip
+        settings.check()
+    steps = len([*settings.plan(("",))])
+    with stop_as_by_ctrl_c(), progress("rounds", steps) as show:
+        result = measure_alarm(settings, show)
+    if as_json:
+        print_measured("weir.bench.toc.limits.alarm/1", settings, msgspec.to_builtins(result))
+    else:
+        print_table(
+            ("CAUSE", "LINK", "T UNTIL NAMED", "WRONG"),
+            [(one.cause, " to ".join(one.link), one.named_t, one.wrong) for one in result.each],
+        )  # fmt: skip
+        print(f"{result.quiet_seconds:g} s without a fault: {result.false_alarms} alarms, "
+              f"{result.removed_in_quiet} processes taken for dead")  # fmt: skip
+        for example in result.examples:
+            print(example)
+    if not result.clean:
+        raise typer.Exit(1)

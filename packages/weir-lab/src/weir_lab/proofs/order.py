@@ -202,6 +202,31 @@ OF_PACKETS = (
         Goal("violations", "=", 0),
         Goal("false removals", "=", 0),
     ),
+    bench(
+        "toc-alarm",
+        "8 processes of weir-toc run for ten minutes without a fault. Then one link after the "
+        "other lags by seven intervals T, at a process and at a switch: clocks that fall behind, "
+        "processes that are stopped again and again, packets that wait or are lost",
+        "toc alarm",
+        {
+            "T until named, most": Figure("named_t_max"),
+            "T until named, median": Figure("named_t_median"),
+            "links that lagged": Figure("rounds"),
+            "not named": Figure("unnamed"),
+            "wrong": Figure("wrong"),
+            "seconds without a fault": Figure("quiet_seconds"),
+            "false alarms": Figure("false_alarms"),
+            "alarms not counted": Figure("uncounted"),
+            "processes taken for dead": Figure("removed"),
+        },
+        Goal("T until named, most", "≤", 50),
+        Goal("links that lagged", "≥", 21),
+        Goal("not named", "=", 0),
+        Goal("wrong", "=", 0),
+        Goal("seconds without a fault", "≥", 600),
+        Goal("false alarms", "=", 0),
+        Goal("alarms not counted", "=", 0),
+    ),
     Proof(
         "toc-chaos",
         "Processes, aggregators and leaders of the controller of weir-toc are killed with kill -9 "

@@ -1,9 +1,10 @@
 """The lag alarm: which link holds barriers back, where that begins, and why.
 
-Every node reads its links each ten intervals. The *age* of an input is how far its barrier is
-behind the node's clock. In a half of a switch all inputs have come as far, so their ages are alike:
-one that is five intervals above their median for twenty intervals is reported. A link further down
-may be the reason: the lowest one that is as old, seen from the median above, is named as the hop.
+Every node reads its links each ten intervals. The *age* of an input is how far its barrier was
+behind the node's clock at most since the reading before. In a half of a switch all inputs have come
+as far, so their ages are alike: one that is five intervals above their median in all readings of
+twenty intervals is reported. A link further down may be the reason: the lowest one that is as old,
+seen from the median above, is named as the hop.
 
 What the nodes at both ends say tells the cause. Readings are no entries of the log: a new leader
 starts with the next ones.
@@ -11,6 +12,7 @@ starts with the next ones.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,8 +30,11 @@ FRESH_INTERVALS = 25
 UNREAD_NS_MIN = 1_000_000_000
 #: A clock that is wrong by so many intervals, and timers that are as late, are a cause.
 CAUSE_INTERVALS = 3
-#: A link that has lost so large a part of its packets between two readings is a cause.
-LOSS_SHARE = 0.2
+#: A link that has lost so large a part of its packets is a cause: one that loses less seldom loses
+#: enough in a row.
+LOSS_SHARE = 1 / 3
+#: So many readings of a node tell the cause: those in which the link lagged.
+_KEPT = 1 + LASTING_INTERVALS // READ_INTERVALS
 
 
 class Cause(Enum):
@@ -56,7 +61,7 @@ class LinkReading(NamedTuple):
     """What a node reads of one of its links; times in nanoseconds."""
 
     neighbour: int
-    #: How far the barrier that came by it is behind the clock of the node.
+    #: How far the barrier that came by it was behind the clock of the node, at most.
     age: int = 0
     #: All packets that came by it, and all that were sent.
     heard: int = 0
@@ -95,12 +100,34 @@ class _Seen:
     told: Lagging | None = None
 
 
-@dataclass(slots=True)
 class _Node:
-    """The last two readings of a node."""
+    """The last readings of a node."""
 
-    last: NodeReading
-    before: NodeReading | None = None
+    def __init__(self, reading: NodeReading) -> None:
+        self.readings = deque((reading,), _KEPT)
+
+    @property
+    def last(self) -> NodeReading:
+        return self.readings[-1]
+
+    def behind(self, since: int) -> int:
+        """How far its clock was behind at least: a frame may be late, too."""
+        some = [one for one in self.readings if one.at >= since] or [self.last]
+        return min(one.at - one.clock for one in some)
+
+    @property
+    def late(self) -> int:
+        """How late it ran, more than once."""
+        return median_high(one.late for one in self.readings)
+
+    def rate(self, neighbour: int, what: str) -> float:
+        """Packets a nanosecond on a link, as far as the readings go back."""
+        first, last = self.readings[0], self.readings[-1]
+        begun, ended = first.links.get(neighbour), last.links.get(neighbour)
+        elapsed = last.clock - first.clock
+        if begun is None or ended is None or elapsed <= 0:
+            return 0.0
+        return max(0, int(getattr(ended, what)) - int(getattr(begun, what))) / elapsed
 
 
 @dataclass(slots=True)
@@ -121,7 +148,9 @@ class LagAlarm:
         if known is None:  # those that have failed are forgotten as others come
             oldest = self._oldest(reading.at)
             self._nodes = {id: one for id, one in self._nodes.items() if one.last.at >= oldest}
-        self._nodes[reading.node] = _Node(reading, known.last if known is not None else None)
+            self._nodes[reading.node] = _Node(reading)
+        else:
+            known.readings.append(reading)
         found = self.expire(reading.at)
         switch = self.topology.switches.get(reading.node)
         if switch is None:
@@ -162,10 +191,12 @@ class LagAlarm:
                 yield from self._over(link)
                 continue
             seen = self._seen.setdefault(link, _Seen(reading.at))
-            lasting = reading.at - seen.since >= LASTING_INTERVALS * self.interval
-            if lasting and seen.told is None:
-                hop = self._lowest(link, usual, reading.at)
-                cause = self._cause(hop, reading.at)
+            # Readings come a little sooner or later than they are due.
+            lasting = LASTING_INTERVALS - READ_INTERVALS // 2
+            is_lasting = reading.at - seen.since >= lasting * self.interval
+            if is_lasting and seen.told is None:
+                hop = self._lowest(link, usual + behind // 2, reading.at)
+                cause = self._cause(hop, seen.since, reading.at)
                 seen.told = Lagging(link, hop, cause, behind, seen.since)
                 self.lagging[link] = seen.told
                 self.reported += 1
@@ -184,9 +215,11 @@ class LagAlarm:
 
     # -- where and why -------------------------------------------------------------------------
 
-    def _lowest(self, link: Link, usual: int, now: int) -> Link:
-        """Return the link at which the lag begins, following the oldest inputs down."""
-        limit = usual + LAG_INTERVALS * self.interval
+    def _lowest(self, link: Link, limit: int, now: int) -> Link:
+        """Return the link at which the lag begins, following inputs that are as old down.
+
+        `limit` lies between the age that is usual and that of the link.
+        """
         switches = self.topology.switches
         passed = {link.node}
         while link.neighbour not in passed:
@@ -210,35 +243,22 @@ class LagAlarm:
             return None
         return found
 
-    def _cause(self, hop: Link, now: int) -> Cause:
+    def _cause(self, hop: Link, since: int, now: int) -> Cause:
         limit = CAUSE_INTERVALS * self.interval
         sender = self._fresh(hop.neighbour, now)
         if sender is None:
             return Cause.STOPPED
-        if sender.last.at - sender.last.clock > limit:
+        if sender.behind(since) > limit:
             return Cause.CLOCK
-        if max(sender.last.late, sender.before.late if sender.before is not None else 0) > limit:
+        if sender.late > limit:
             return Cause.STOPPED
         return Cause.LOSS if self._loss(hop, sender) > LOSS_SHARE else Cause.QUEUE
 
     def _loss(self, hop: Link, sender: _Node) -> float:
-        """The part of its packets that a link has lost between the last two readings."""
+        """The part of its packets that a link has lost between the last readings."""
         receiver = self._nodes.get(hop.node)
-        if receiver is None or receiver.before is None or sender.before is None:
-            return 0.0
-        sent = _count(sender, hop.node, "sent")
-        heard = _count(receiver, hop.neighbour, "heard")
         # The two nodes read at different moments: what each of them counts is a rate.
-        if not sent:
+        sent = sender.rate(hop.node, "sent")
+        if receiver is None or not sent:
             return 0.0
-        return 1 - heard / sent
-
-
-def _count(node: _Node, neighbour: int, what: str) -> float:
-    """Packets a nanosecond on a link between the two readings of a node."""
-    assert node.before is not None
-    last, before = node.last.links.get(neighbour), node.before.links.get(neighbour)
-    elapsed = node.last.clock - node.before.clock
-    if last is None or before is None or elapsed <= 0:
-        return 0.0
-    return max(0, int(getattr(last, what)) - int(getattr(before, what))) / elapsed
+        return 1 - receiver.rate(hop.neighbour, "heard") / sent

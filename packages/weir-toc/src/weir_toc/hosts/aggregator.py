@@ -261,8 +261,7 @@ class Aggregator:
             sends: list[Sending] = []
             self._carry_out(self._node.tick(now), sends)
             self.socket.send(sends)
-        if self._alarm.is_reading_due(self._node.config.interval):
-            self._alarm.read(self._node.read_links(now))
+        self._alarm.watch(self._node, now)
 
     # -- the controller ------------------------------------------------------------------------
 

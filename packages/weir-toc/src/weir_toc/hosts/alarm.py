@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 
-from weir_toc.controller.lag import READ_INTERVALS, LinkReading
+from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
 from weir_toc.hosts.control_link import ControlLink
+from weir_toc.node import SwitchNode
 
 #: So many links are told of, the oldest barriers first: a frame has a limit.
 READINGS_MAX = 1_000
@@ -24,6 +26,12 @@ class Alarm:
         self.late_max = 0
         #: The same since the last reading, and when that was.
         self._late = self._read_at = 0
+        #: Nodes do not all read in the same interval.
+        self._phase = random.randrange(READ_INTERVALS)
+        #: How old the barriers of inputs were at most since then, by neighbour, and when that was
+        #: last looked at.
+        self._oldest: dict[int, int] = {}
+        self._looked_at = 0
 
     def set(self, due: int) -> None:
         """Ring at `due`, in place of any other time."""
@@ -37,7 +45,33 @@ class Alarm:
 
     def is_reading_due(self, interval: int) -> bool:
         """Whether the controller is to be told how the links are: each ten intervals."""
-        return self._link.now() >= self._read_at + READ_INTERVALS * interval
+        last, now = (
+            (at // interval + self._phase) // READ_INTERVALS
+            for at in (self._read_at, self._link.now())
+        )
+        return now > last
+
+    def watch(self, node: SwitchNode, now: int) -> None:
+        """Look at the inputs of a switch, in each of its intervals; tell of them when that is due.
+
+        The age of an input goes up and down where its sender pauses, or most packets are lost. What
+        counts is how old it was at most, so inputs are looked at in between while any may be old.
+        """
+        interval = node.config.interval
+        is_due = self.is_reading_due(interval)
+        is_soon = now - self._looked_at < interval // 2
+        if not is_due and (is_soon or node.oldest_age(now) <= LAG_INTERVALS * interval):
+            return
+        self._looked_at = now
+        oldest = self._oldest
+        links = [
+            one._replace(age=max(one.age, oldest.get(one.neighbour, one.age)))
+            for one in node.read_links(now)
+        ]
+        if is_due:
+            self.read(sorted(links, key=lambda one: -one.age))
+            links = []
+        self._oldest = {one.neighbour: one.age for one in links}
 
     def read(self, links: Sequence[LinkReading]) -> None:
         """Tell the controller how the links are now, and how late this process ran since."""

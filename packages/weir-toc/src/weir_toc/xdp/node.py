@@ -177,6 +177,11 @@ class XdpNode(SwitchNode):
                 )
                 self._path.route(rack, down, up)
 
+    def oldest_age(self, now: int) -> int:
+        """Return how far the older minimum is behind in the data path."""
+        words = self._path.words
+        return now - min(words[at.UP_BARRIER], words[at.DOWN_BARRIER])
+
     def read_links(self, now: int) -> list[LinkReading]:
         """Return what is read of all links whose inputs count, the oldest barrier first."""
         self._begin(now)

@@ -178,6 +178,62 @@ def test_what_is_short_or_small_is_not_reported() -> None:
     assert network.alarm.reported == 0
 
 
+@pytest.mark.parametrize("early", [READ // 2 - 1, READ])
+def test_readings_may_come_a_little_sooner_than_they_are_due(early: int) -> None:
+    """The third of them counts; two, however far apart, are too few."""
+    network = Network()
+    network.age[RACK_0][A] += 8 * T
+    network.read(2)
+    network.now -= early
+    network.read()
+    assert bool(network.told) == (early < READ // 2)
+
+
+def test_a_clock_or_a_pause_seen_once_is_no_cause() -> None:
+    for what in ("late", "clock"):
+        network = Network()
+        lag(network, (RACK_0, A))
+        for turn in range(3):
+            getattr(network, what)[A] = 8 * T * (turn == 1)
+            network.read()
+        assert [one.cause for one in network.told] == [Cause.QUEUE]
+
+
+@pytest.mark.parametrize(
+    ("arrives", "cause"), [(0.5, Cause.LOSS), (0.6, Cause.LOSS), (0.7, Cause.QUEUE)]
+)
+def test_a_link_that_loses_a_third_lags_by_loss(arrives: float, cause: Cause) -> None:
+    network = Network()
+    network.read(6)
+    network.arrives[RACK_0, A] = arrives
+    lag(network, (RACK_0, A))
+    network.read(3)
+    assert [one.cause for one in network.told] == [cause]
+
+
+def test_loss_is_counted_over_all_readings_in_which_the_link_lagged() -> None:
+    network = Network()
+    network.read(6)
+    lag(network, (RACK_0, A))
+    for arrives in (1.0, 0.0, 1.0):  # a burst of loss alone would be half of it
+        network.arrives[RACK_0, A] = arrives
+        network.read()
+    (one,) = network.told
+    assert one.cause is Cause.LOSS
+
+
+@pytest.mark.parametrize("below", [1, 3, 5])
+def test_a_lag_begins_where_most_of_it_is_seen(below: int) -> None:
+    """Ages further up are a little larger, and readings are of other moments."""
+    network = Network()
+    lag(network, (SPINE, RACK_0))
+    network.age[SPINE][RACK_0] -= 2 * T - 1  # barely more than five
+    network.age[RACK_0][A] += below * T
+    network.read(3)
+    (one,) = network.told
+    assert one.hop == (Link(SPINE, RACK_0) if below < 4 else Link(RACK_0, A))
+
+
 def test_quiet_networks_report_nothing() -> None:
     network = Network()
     network.read(600)

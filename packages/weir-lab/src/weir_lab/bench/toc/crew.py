@@ -106,7 +106,8 @@ class Crew:
             f"controller-{id}", "-m", "weir_toc", "controller", "--id", str(id), "--members",
             self.url, "--folder", str(self.folder / f"controller-{id}"),
             "--racks", str(shape.racks), "--spines", str(shape.spines),
-            "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms), is_worker=False,
+            "--cores", str(shape.cores), "--interval-ms", str(shape.interval_ms), "--json",
+            is_worker=False,
         )  # fmt: skip
 
     def start_switch(self, switch: str, loss: float = 0.0, seed: int = 0) -> None:
