@@ -92,11 +92,12 @@ pipeline-kills: $(STAMP) ## Kill drivers, executors and leaders 10 times each un
 	$(BIN)/python -P -m weir_lab.spark_cluster.kills --times 10
 
 NODES ?= 1
+TIERS ?=
 TIMES ?= 20
 .PHONY: powercut
-powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TIMES=20
+powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, or TIERS=1; TIMES=20
 	scripts/apt-install $$(cat scripts/powercut-packages)
-	$(BIN)/python -P -m weir_lab.bench.faults.powercut --nodes $(NODES) --times $(TIMES)
+	$(BIN)/python -P -m weir_lab.bench.faults.powercut $(if $(TIERS),--tiers,--nodes $(NODES)) --times $(TIMES)
 
 .PHONY: world
 world: $(STAMP) ## Run a company with data centres in six cities, and cut some off

@@ -60,6 +60,22 @@ def test_what_was_confirmed_and_acked_stays_so(nodes: int) -> None:
 
 
 @pytest.mark.timeout(SECONDS)
+@pytest.mark.slow  # `make proof` does it; the clients, the ledger and the judge are those of one
+def test_what_was_confirmed_and_acked_below_relays_stays_so() -> None:
+    code, found, said = powercut("--tiers", "--times", "1", "--lease-s", "15")
+    verdict = found["verdict"]
+    wrong = ("lost", "undelivered", "repeated", "reordered", "strange", "differing")
+    bad = {name: verdict[name] for name in wrong}
+    assert bad == dict.fromkeys(bad, 0), said
+    assert (code, found["lag"], found["refused"]) == (0, 0, None)
+    assert [one["victims"] for one in found["rounds"]] == [["core"], ["tandem"], ["access"]]
+    # Two readers that stay, and one that reads everything at the end.
+    assert verdict["read"] == 3 * verdict["sent"]
+    assert found["cuts_of"] == {"core": 2, "tandem": 2, "access": 2}
+    assert verdict["sent"] == verdict["confirmed"] == verdict["delivered"] == verdict["acked"] > 100
+
+
+@pytest.mark.timeout(SECONDS)
 def test_a_node_that_only_says_it_syncs_is_caught() -> None:
     """By the node, whose position file reached the disk before its log, or by the clients."""
     done = run("--nodes", "1", "--times", "1", "--never-sync", "--lease-s", "15")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from weir_lab.bench.faults.powercut.ledger import (
+    Given,
     Ledger,
     Name,
     Place,
@@ -46,7 +47,7 @@ def test_a_value_tells_its_name_and_only_if_it_is_whole() -> None:
 
 def test_nothing_is_wrong_with_what_is_as_it_was_confirmed() -> None:
     verdict = judge(*whole())
-    assert verdict == Verdict(2 * COUNT, 2 * COUNT, 2 * COUNT, 2 * COUNT, 0, 0, 0, 0, 0, 0)
+    assert verdict == Verdict(2 * COUNT, 2 * COUNT, 2 * COUNT, 2 * COUNT, 0, 0, 0, 0, 0, 0, 0, 0)
     assert verdict.clean
 
 
@@ -120,3 +121,47 @@ def test_work_done_again_before_its_ack_is_told_apart() -> None:
     assert (verdict.again, verdict.repeated) == (1, 0)
     assert verdict.clean
     assert "partition 1: sent 20, confirmed 20, delivered 21, acked 19" in str(ledger)
+
+
+def read() -> tuple[Ledger, Topic, list[Given]]:
+    """What two readers were given of `whole`, as the topic has it."""
+    ledger, topic = whole()
+    order = [
+        (Place(writer, offset), name_of(topic[writer][offset]))
+        for offset in range(COUNT)
+        for writer in range(2)
+    ]
+    ledger.readings = [list(order), list(order)]
+    return ledger, topic, order
+
+
+def test_readers_that_were_given_the_order_of_the_topic_do_not_differ() -> None:
+    verdict = judge(*read())
+    assert (verdict.read, verdict.differing) == (4 * COUNT, 0)
+    assert verdict.clean
+
+
+def swap(given: list[Given]) -> None:
+    given[3], given[4] = given[4], given[3]
+
+
+def give_twice(given: list[Given]) -> None:
+    given.insert(5, given[4])
+
+
+def give_other_bytes(given: list[Given]) -> None:
+    given[7] = (given[7][0], None)
+
+
+def give_too_much(given: list[Given]) -> None:
+    given.append((Place(0, COUNT), Name(0, COUNT)))
+
+
+@pytest.mark.parametrize("fault", [swap, give_twice, give_other_bytes, give_too_much, list.pop])
+def test_a_reader_that_differs_is_seen(fault: Callable[[list[Given]], object]) -> None:
+    ledger, topic, order = read()
+    fault(ledger.readings[1])
+    verdict = judge(ledger, topic, order)
+    assert verdict.differing
+    assert not verdict.clean
+    assert f"reader 1: {len(ledger.readings[1])}" in str(ledger)

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from weir.errors import SequenceGap
+from weir.errors import SequenceGap, UnknownTopic
 from weir_lab.bench.faults.powercut import load
+from weir_lab.bench.faults.powercut.ledger import Place
 
 
 class Ended:
@@ -16,7 +17,7 @@ class Ended:
 
     error = SequenceGap("sequence 861 came, 543 is missing", 543)
 
-    async def create_topic(self, name: str, partitions: int) -> None:
+    async def create_topic(self, name: str, partitions: int, order: str) -> None:
         """There it is."""
 
     def producer(self, *_: object, **__: object) -> Ended:
@@ -38,7 +39,7 @@ def test_writers_that_wait_for_the_consumer_hear_of_a_refusal(monkeypatch) -> No
 
     monkeypatch.setattr(load, "connect", connected)
     monkeypatch.setattr(load, "_BEHIND_MAX", 0)
-    writing = load.Load("weir://nowhere", 2, 15).write()
+    writing = load.Load("weir://nowhere", "weir://nowhere", 2, 15).write()
     with pytest.raises(SequenceGap):
         asyncio.run(asyncio.wait_for(writing, 30))
 
@@ -68,7 +69,9 @@ def test_writers_that_are_cancelled_wait_for_no_confirm(monkeypatch: pytest.Monk
         yield client
 
     async def run() -> None:
-        writing = asyncio.ensure_future(load.Load("weir://nowhere", 2, 15).write())
+        writing = asyncio.ensure_future(
+            load.Load("weir://nowhere", "weir://nowhere", 2, 15).write()
+        )
         await asyncio.sleep(0.05)
         writing.cancel()
         await asyncio.wait((writing,))
@@ -77,3 +80,45 @@ def test_writers_that_are_cancelled_wait_for_no_confirm(monkeypatch: pytest.Monk
     monkeypatch.setattr(load, "connect", connected)
     asyncio.run(asyncio.wait_for(run(), 30))
     assert client.closed
+
+
+class Learning:
+    """A client of a relay that hears of the topic after a while."""
+
+    asked = 0
+
+    async def positions(self, topic: str) -> None:
+        """Refuse, twice."""
+        self.asked += 1
+        if self.asked < 3:
+            raise UnknownTopic(f"no topic {topic}")
+
+
+def test_clients_wait_until_a_relay_knows_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_REST_SECONDS", 0.0)
+    client = Learning()
+    asyncio.run(asyncio.wait_for(load.known(client), 30))  # type: ignore[arg-type]
+    assert client.asked == 3
+
+
+# A reader that stands still must hold up the rounds, else a run may end before it was judged.
+def test_a_load_with_readers_flows_and_ends_once_each_was_given_what_was_sent() -> None:
+    async def run() -> None:
+        one = load.Load("weir://core", "weir://relay", 2, 15, order="total", readers=2)
+        ledger, pulse = one.ledger, one.pulse
+        ledger.sent = {0: 1, 1: 1}
+        flowing, ending = (asyncio.ensure_future(it) for it in (one.flows(), one.all_done()))
+        await asyncio.sleep(0)
+        ledger.confirmed.update({0: [0, 1], 1: [0, 1]})
+        ledger.sent = {0: 2, 1: 2}
+        ledger.acked = {Place(writer, offset) for writer in range(2) for offset in range(2)}
+        pulse.ack()
+        given = [(Place(writer, offset), None) for offset in range(2) for writer in range(2)]
+        steps = (([4, 2], (False, False)), ([4, 3], (True, False)), ([4, 4], (True, True)))
+        for counts, done in steps:
+            ledger.readings = [given[:count] for count in counts]
+            pulse.give()
+            await asyncio.sleep(0.01)
+            assert (flowing.done(), ending.done()) == done
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m weir_lab.bench.faults.powercut", description=__doc__
     )
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=Shape().nodes)
-    parser.add_argument("--times", type=int, default=Shape().times)
+    parser.add_argument("--tiers", action="store_true", help="a core node and relays below it")
+    parser.add_argument("--times", type=int, default=Shape().times, help="with --tiers, of each")
     parser.add_argument("--seed", type=int, default=Shape().seed, help="of whom it hits, and when")
     parser.add_argument(
         "--never-sync", action="store_true", help="plant a node that lies: it must be caught"
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease-s", type=float, default=Shape().lease_s, help="of the consumer")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(given)
-    shape = Shape(wanted.nodes, wanted.times, wanted.seed, wanted.never_sync, wanted.lease_s)
+    shape = Shape(
+        wanted.nodes, wanted.times, wanted.seed, wanted.never_sync, wanted.lease_s, wanted.tiers
+    )
     numbers = count(1)
 
     def tell(one: Round) -> None:
@@ -57,18 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def heading(shape: Shape) -> str:
     """Return what is about to happen."""
     machines = "one Linux kernel" if shape.nodes == 1 else f"{shape.nodes} Linux kernels"
+    what = f"{machines}, each with a node"
+    if shape.tiers:
+        what = "three Linux kernels, with a core node, a tandem relay and an access relay, each"
     lie = "\nNothing is synced, though the nodes say so: messages must be lost." * shape.never_sync
     return (
-        f"Power cuts: {machines}, each with a node and an ext4 disk; seed {shape.seed}.{lie}\n\n"
-        "round  power lost by         confirmed before   all up and flowing   longest silence"
+        f"Power cuts: {what} and an ext4 disk; seed {shape.seed}.{lie}\n\n"
+        "round  power lost by          confirmed before   all up and flowing   longest silence"
     )
 
 
 def line(number: int, one: Round) -> str:
     """Return a line of the table."""
-    who = " and ".join(f"{node}" for node in one.victims)
-    who = ("node " if len(one.victims) == 1 else "nodes ") + who + ", twice" * one.again
-    return f"{number:5}  {who:20}  {one.confirmed:16,}  {one.up_s:17.1f} s  {one.dark_s:14.1f} s"
+    who = " ".join(one.victims) + ", twice" * one.again
+    return f"{number:5}  {who:21}  {one.confirmed:16,}  {one.up_s:17.1f} s  {one.dark_s:14.1f} s"
 
 
 def summary(result: Result) -> str:
@@ -76,6 +81,9 @@ def summary(result: Result) -> str:
     verdict = result.verdict
     ups = [one.up_s for one in result.rounds]
     back = f"Back after {median(ups):.1f} s (median), {max(ups):.1f} s (most). " if ups else ""
+    order = ""
+    if result.shape.tiers:
+        order = f"given to readers {verdict.read:,}   differing {verdict.differing:,}\n"
     word = "Everything is as it was confirmed." if result.clean else "NOT as it was confirmed."
     if result.refused:
         word += f" The nodes refused to go on: {result.refused}"
@@ -85,7 +93,7 @@ def summary(result: Result) -> str:
         f"delivered {verdict.delivered:,}, 2 ms of work each   acked {verdict.acked:,}\n"
         f"lost {verdict.lost:,}   undelivered {verdict.undelivered:,}   "
         f"repeated {verdict.repeated:,}   reordered {verdict.reordered:,}   "
-        f"strange {verdict.strange:,}   not done {result.lag:,}\n"
+        f"strange {verdict.strange:,}   not done {result.lag:,}\n{order}"
         f"worked on again before the ack {verdict.again:,}\n"
         f"{word}"
     )

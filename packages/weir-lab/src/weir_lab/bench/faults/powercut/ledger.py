@@ -7,6 +7,7 @@ writer and serial, in their first bytes; the rest follows from these two, and is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from random import Random
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
+
+
+#: What a reader was given: where it lies, and which message it is; None if no message is like it.
+Given = tuple[Place, Name | None]
 
 
 class Delivery(NamedTuple):
@@ -62,7 +67,7 @@ def name_of(value: bytes) -> Name | None:
 class Ledger:
     """What the clients saw, in order. A writer sends to the partition of its number."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, readers: int = 0) -> None:
         """Begin with nothing."""
         #: How many messages each writer has sent.
         self.sent = dict.fromkeys(range(partitions), 0)
@@ -70,6 +75,8 @@ class Ledger:
         self.confirmed: dict[int, list[int]] = {writer: [] for writer in self.sent}
         self.deliveries: list[Delivery] = []
         self.acked: set[Place] = set()
+        #: By reader, what it was given.
+        self.readings: list[list[Given]] = [[] for _ in range(readers)]
 
     def deliver(self, place: Place, value: bytes) -> None:
         """Note a message that came."""
@@ -91,16 +98,18 @@ class Ledger:
             f"delivered {sum(one.place.partition == writer for one in self.deliveries):,}, "
             f"acked {sum(place.partition == writer for place in self.acked):,}"
             for writer, sent in self.sent.items()
-        )
+        ) + "".join(f"; reader {at}: {len(one):,}" for at, one in enumerate(self.readings))
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Counts of messages; all but the first four and `again` are to be 0."""
+    """Counts of messages; all but the first five and `again` are to be 0."""
 
     sent: int
     confirmed: int
     delivered: int
     acked: int
+    #: Given to readers, all together.
+    read: int
     #: Confirmed, and not in the topic where the receipt says.
     lost: int
     #: Confirmed, and never delivered.
@@ -114,16 +123,23 @@ class Verdict(msgspec.Struct, frozen=True):
     strange: int
     #: Delivered again before an ack was confirmed: the work on them was done, and not yet told.
     again: int
+    #: Given to readers at another turn than the topic's one order has it, or with other bytes, or
+    #: not at all.
+    differing: int
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost, left out, repeated, reordered or strange."""
+        """Whether nothing was lost, left out, repeated, reordered, strange or differing."""
         bad = (self.lost, self.undelivered, self.repeated, self.reordered, self.strange)
-        return not any(bad)
+        return not any(bad) and not self.differing
 
 
-def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
-    """Compare the ledger with all values of the topic, by partition, each in offset order."""
+def judge(
+    ledger: Ledger, topic: Mapping[int, Sequence[bytes]], order: Sequence[Given] = ()
+) -> Verdict:
+    """Compare the ledger with all values of the topic, by partition, each in offset order, and what
+    readers were given with the topic's one order.
+    """
     found: dict[Name, Place] = {}
     repeated = reordered = strange = 0
     for partition, values in topic.items():
@@ -157,10 +173,12 @@ def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
         len(confirmed),
         len(came),
         len(ledger.acked),
+        sum(map(len, ledger.readings)),
         sum(found.get(name) != place for name, place in confirmed.items()),
         sum(place not in came for place in confirmed.values()),
         repeated,
         reordered,
         strange,
         again,
+        sum(one != due for given in ledger.readings for one, due in zip_longest(given, order)),
     )

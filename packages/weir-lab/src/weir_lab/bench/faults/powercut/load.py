@@ -1,4 +1,6 @@
-"""The load: writers that keep a steady pace, and a consumer that works 2 ms on each message."""
+"""The load: writers that keep a steady pace, a consumer that works 2 ms on each message, and
+readers in total order.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from weir.client.client import Client, Connecting, connect
 from weir.client.consumer.consumer import Consumer
 from weir.client.core.retries import Backoff
 from weir.client.producer.receipts import BatchReceipt
-from weir.errors import WeirError
-from weir_lab.bench.faults.powercut.ledger import Ledger, Name, Place, value_of
+from weir.errors import UnknownTopic, WeirError
+from weir.model.message import Message
+from weir.model.topic import Order
+from weir_lab.bench.faults.powercut.ledger import Given, Ledger, Name, Place, name_of, value_of
 
 TOPIC = "power"
 CLUSTER = "workers"
@@ -38,7 +42,7 @@ _RETRY = Backoff(first=0.02, most=0.2)
 class Pulse:
     """Tells when something has moved, and how long none of the writers heard anything."""
 
-    #: Acks that were confirmed, of a grant each; and these and confirms together.
+    #: Acks that were confirmed, of a grant each; and these, confirms and what readers were given.
     acks: int = 0
     moves: int = 0
     dark_s: float = 0.0
@@ -60,8 +64,13 @@ class Pulse:
         self.moves += 1
         self._changed.set()
 
+    def give(self) -> None:
+        """Note that a reader was given a message."""
+        self.moves += 1
+        self._changed.set()
+
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Return once it is so; it is asked after each confirm and ack."""
+        """Return once it is so; it is asked after each of these."""
         while not reached():
             self._changed.clear()
             await self._changed.wait()
@@ -73,31 +82,47 @@ class Pulse:
 
 
 class Load:
-    """Clients of a set, whose tasks are `write` and `work`; what they saw stands in `ledger`."""
+    """Clients whose tasks are `write`, `work` and, for each reader, `read`; what they saw stands in
+    `ledger`.
+    """
 
-    def __init__(self, url: str, partitions: int, lease_s: float) -> None:
-        """Take where to connect; each partition gets a writer, each grant such a lease."""
-        self.ledger = Ledger(partitions)
+    def __init__(
+        self, publish_at: str, consume_at: str, partitions: int, lease_s: float, *,
+        order: Order = "partition", readers: int = 0,
+    ) -> None:  # fmt: skip
+        """Take where writers connect, and where the consumer and readers do; each partition gets a
+        writer, each grant such a lease. Only a topic in total order has readers.
+        """
+        self.ledger = Ledger(partitions, readers)
         self.pulse = Pulse()
-        self._url = url
+        self._publish_at = publish_at
+        self._consume_at = consume_at
         self._partitions = partitions
         self._lease_s = lease_s
+        self._order: Order = order
         self._stop = asyncio.Event()
 
-    def connected(self, name: str) -> Connecting:
-        """Return a client on its way, patient enough for any outage here."""
-        return connect(self._url, name=name, retry=_RETRY, request_timeout=_TIMEOUT)
+    def publishing(self, name: str) -> Connecting:
+        """Return a client on its way to where messages are published, patient enough for any outage
+        here.
+        """
+        return connect(self._publish_at, name=name, retry=_RETRY, request_timeout=_TIMEOUT)
+
+    def consuming(self, name: str) -> Connecting:
+        """Return the same on its way to where they are consumed."""
+        return connect(self._consume_at, name=name, retry=_RETRY, request_timeout=_TIMEOUT)
 
     async def write(self) -> None:
         """Send until `stop`; return when all of it is confirmed."""
-        async with self.connected("writers") as client:
-            await client.create_topic(TOPIC, partitions=self._partitions)
+        async with self.publishing("writers") as client:
+            await client.create_topic(TOPIC, partitions=self._partitions, order=self._order)
             await asyncio.gather(*(self._writer(client, n) for n in range(self._partitions)))
 
     async def work(self) -> None:
         """Consume for ever."""
         await self.pulse.until(lambda: any(self.ledger.confirmed.values()))
-        async with self.connected("consumer") as client:
+        async with self.consuming("consumer") as client:
+            await known(client)
             consumer = await client.consumer(
                 TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=self._lease_s
             ).open()
@@ -113,15 +138,28 @@ class Load:
                     async with asyncio.timeout(_END_SECONDS):
                         await consumer.close()
 
+    async def read(self, reader: int) -> None:
+        """Read in total order for ever."""
+        await self.pulse.until(lambda: any(self.ledger.confirmed.values()))
+        async with self.consuming(f"reader-{reader}") as client:
+            await known(client)
+            async with client.reader(TOPIC, order="total") as reading:
+                async for message in reading:
+                    self.ledger.readings[reader].append(given(message))
+                    self.pulse.give()
+
     async def flows(self) -> None:
-        """Return once each writer has a confirm of what it sends from now on, and a grant is acked.
+        """Return once each writer has a confirm of what it sends from now on, each reader was given
+        such a message, and a grant is acked.
 
         That is, everything that there was to wait for is over.
         """
         marks, acks, confirmed = dict(self.ledger.sent), self.pulse.acks, self.ledger.confirmed
+        sent = sum(marks.values())
         await self.pulse.until(
             lambda: (
                 self.pulse.acks > acks
+                and all(len(one) > sent for one in self.ledger.readings)
                 and all(len(confirmed[writer]) > mark for writer, mark in marks.items())
             )
         )
@@ -130,9 +168,17 @@ class Load:
         """Send nothing more."""
         self._stop.set()
 
-    async def all_acked(self) -> None:
-        """Return once everything that was sent was worked on, and its ack confirmed."""
-        await self.pulse.until(lambda: self.ledger.behind <= 0)
+    async def all_done(self) -> None:
+        """Return once everything that was sent was worked on, its ack confirmed, and each reader
+        was given as many messages.
+        """
+        ledger = self.ledger
+        await self.pulse.until(
+            lambda: (
+                ledger.behind <= 0
+                and all(len(one) >= sum(ledger.sent.values()) for one in ledger.readings)
+            )
+        )
 
     async def _writer(self, client: Client, writer: int) -> None:
         def confirm(one: BatchReceipt) -> None:
@@ -171,3 +217,19 @@ class Load:
             if await grant.ack(confirmed=True):
                 self.ledger.ack(places)
                 self.pulse.ack()
+
+
+async def known(client: Client) -> None:
+    """Return once the topic is known where a client connects; relays hear of it from the core."""
+    while True:
+        try:
+            await client.positions(TOPIC)
+        except UnknownTopic:
+            await asyncio.sleep(_REST_SECONDS)
+        else:
+            return
+
+
+def given(message: Message) -> Given:
+    """Return what the ledger has of a message that a reader was given."""
+    return Place(message.partition, message.offset), name_of(message.value)

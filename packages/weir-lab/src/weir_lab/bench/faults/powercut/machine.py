@@ -42,10 +42,14 @@ class Machine:
     """One kernel: `boot` it, `cut` its power, and boot it from what its disk holds."""
 
     def __init__(
-        self, name: str, folder: Path, network: Network, address: str, command: Sequence[str]
-    ) -> None:
-        """Make an empty disk in `folder`; `command` is all that the machine runs."""
+        self, name: str, folder: Path, network: Network, address: str, command: Sequence[str],
+        up: str,
+    ) -> None:  # fmt: skip
+        """Make an empty disk in `folder`. `command` is all that the machine runs; it says `up` once
+        clients may connect.
+        """
         self.name = name
+        self.up = up
         self._folder = folder
         self._console = folder / f"{name}.console"
         self._disk = folder / f"{name}.img"
