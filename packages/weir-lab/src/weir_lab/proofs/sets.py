@@ -4,7 +4,7 @@ cables.
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench, tests
 
 _JUDGED = {
     name: Figure(name)
@@ -319,18 +319,51 @@ OF_SETS = (
 )  # fmt: skip
 
 
+_POWER_JUDGED = ("lost", "undelivered", "repeated", "reordered", "strange", "differing")
+
+
+def _power_figures(
+    cuts: dict[str, Figure], judged: tuple[str, ...] = _POWER_JUDGED
+) -> dict[str, Figure]:
+    return {
+        **cuts,
+        "messages confirmed": Figure("verdict.confirmed"),
+        **{one: Figure(f"verdict.{one}") for one in judged},
+        "worked on again before their ack": Figure("verdict.again"),
+        "seconds until everything flowed again, most": Figure(
+            "rounds.*.up_s", highest=True, whole="most"
+        ),
+    }
+
+
 def _powercut(name: str, what: str, nodes: int) -> Proof:
     words = f"python -m weir_lab.bench.faults.powercut --nodes {nodes} --times 20 --json"
-    counted = ("lost", "undelivered", "repeated", "reordered", "strange")
-    figures = {
-        "power cuts": Figure("cuts"),
-        "messages confirmed": Figure("verdict.confirmed"),
-        **{one: Figure(f"verdict.{one}") for one in counted},
-        "worked on again before their ack": Figure("verdict.again"),
-        "seconds until everything flowed again, most": Figure("rounds.*.up_s", highest=True),
-    }
-    goals = (Goal("power cuts", "≥", 20), *(Goal(one, "=", 0) for one in counted))
+    judged = _POWER_JUDGED[:-1]  # their topic has no readers
+    figures = _power_figures({"power cuts": Figure("cuts")}, judged)
+    goals = (Goal("power cuts", "≥", 20), *(Goal(one, "=", 0) for one in judged))
     return Proof(name, what, tuple(words.split()), figures, goals)
+
+
+def _powercut_tiers() -> Proof:
+    words = "python -m weir_lab.bench.faults.powercut --tiers --seed {SEED} --times {SEEDS} --json"
+    tiers = ("core", "tandem", "access")
+    cuts = {f"power cuts of {tier}": Figure(f"cuts_of.{tier}") for tier in tiers}
+    return Proof(
+        "powercut-tiers",
+        "A core node, a tandem relay and an access relay, each in a virtual machine, lose power in "
+        "turn, 20 times each, with a consumer at the access relay that works 2 ms on each message. "
+        "Readers there get what the core holds, in its order",
+        tuple(words.split()),
+        _power_figures({**cuts, "messages given to readers": Figure("verdict.read")}),
+        (
+            *(Goal(one, "≥", 20) for one in cuts),
+            Goal("messages confirmed", "≥", 20_000),
+            Goal("messages given to readers", "≥", 60_000),
+            *(Goal(one, "=", 0) for one in _POWER_JUDGED),
+        ),
+        # A step of five rounds for each tier takes two to four minutes.
+        sweep=Sweep("powercut-tiers", 20, step=5),
+    )
 
 
 OF_MACHINES = (
@@ -344,6 +377,7 @@ OF_MACHINES = (
         "powercut-set", "The same with three virtual machines: one, two or all of them lose "
                         "power, 20 times", 3
     ),
+    _powercut_tiers(),
     Proof(
         "slow-link",
         "Three nodes on links of 100 Mbit/s: entries of 1 MiB cause no election",
