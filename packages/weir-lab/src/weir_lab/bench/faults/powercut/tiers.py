@@ -18,6 +18,7 @@ from weir_lab.bench.faults.chaos.relay_tree import raise_level
 from weir_lab.bench.faults.powercut.load import TOPIC
 from weir_lab.bench.faults.powercut.machine import DISK, Machine, MachineFailed
 from weir_lab.bench.faults.powercut.machines import PATIENCE_SECONDS, Machines, node
+from weir_lab.bench.faults.powercut.relay import UP
 from weir_lab.bench.harness.member import PORT
 from weir_lab.bench.harness.network import Network, addresses
 
@@ -25,8 +26,6 @@ CORE, TANDEM, ACCESS = TIERS = ("core", "tandem", "access")
 #: The core's node was founded without a set: it is of set 0.
 _SETS = dict(zip(TIERS, range(len(TIERS)), strict=True))
 _READERS = 2
-#: What a relay says once clients may connect.
-_RELAYS = "weir relays"
 
 
 class TierMachines(Machines):
@@ -51,11 +50,11 @@ class TierMachines(Machines):
                 Machine(
                     tier, folder, network, self._hosts[tier],
                     python(
-                        "weir.cli", "relay", core, "--data", f"{DISK}/data",
-                        "--host", self._hosts[tier], "--port", str(PORT), "--insecure",
+                        "weir_lab.bench.faults.powercut.relay",
+                        "--core", core, "--data", f"{DISK}/data", "--host", self._hosts[tier],
                         "--set", str(_SETS[tier]), "--node", str(_node_of(tier)),
                     ),
-                    _RELAYS,
+                    UP,
                 )
                 for tier in (TANDEM, ACCESS)
             ),
