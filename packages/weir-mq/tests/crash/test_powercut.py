@@ -71,6 +71,7 @@ def test_what_was_confirmed_and_acked_below_relays_stays_so() -> None:
     assert [one["victims"] for one in found["rounds"]] == [["core"], ["tandem"], ["access"]]
     # Two readers that stay, and one that reads everything at the end.
     assert verdict["read"] == 3 * verdict["sent"]
+    assert found["pulled"]["tandem"] > 10_000
     assert found["cuts_of"] == {"core": 2, "tandem": 2, "access": 2}
     assert verdict["sent"] == verdict["confirmed"] == verdict["delivered"] == verdict["acked"] > 100
 

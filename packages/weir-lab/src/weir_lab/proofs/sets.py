@@ -354,11 +354,19 @@ def _powercut_tiers() -> Proof:
         "turn, 20 times each, with a consumer at the access relay that works 2 ms on each message. "
         "Readers there get what the core holds, in its order",
         tuple(words.split()),
-        _power_figures({**cuts, "messages given to readers": Figure("verdict.read")}),
+        _power_figures(
+            {
+                **cuts,
+                "messages given to readers": Figure("verdict.read"),
+                "bytes that came by the tandem relay": Figure("pulled.tandem"),
+            }
+        ),
         (
             *(Goal(one, "≥", 20) for one in cuts),
             Goal("messages confirmed", "≥", 20_000),
             Goal("messages given to readers", "≥", 60_000),
+            # Else the access relay would hang on the core, and the second tier be idle.
+            Goal("bytes that came by the tandem relay", "≥", 10_000_000),
             *(Goal(one, "=", 0) for one in _POWER_JUDGED),
         ),
         # A step of five rounds for each tier takes two to four minutes.

@@ -62,3 +62,11 @@ def test_relays_say_who_they_are_in_the_topology(all_tiers: tiers.TierMachines) 
         assert words[words.index("--host") + 1] == place.host == one.address  # type: ignore[attr-defined]
         assert all_tiers.publish_at in words
     assert all_tiers.consume_at == f"weir://{sets['access'].nodes[0].host}:6800"
+
+
+def test_bytes_are_counted_over_restarts_of_the_relay() -> None:
+    assert tiers.grown({}, {"core": 5}) == {"core": 5}
+    assert tiers.grown({"core": 5, "tandem": 7}, {"core": 6, "tandem": 7}) == {
+        "core": 1, "tandem": 0,
+    }  # fmt: skip
+    assert tiers.grown({"core": 5, "tandem": 7}, {"tandem": 3}) == {"tandem": 3}

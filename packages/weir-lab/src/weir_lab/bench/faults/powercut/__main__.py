@@ -84,6 +84,8 @@ def summary(result: Result) -> str:
     order = ""
     if result.shape.tiers:
         order = f"given to readers {verdict.read:,}   differing {verdict.differing:,}\n"
+        pulled = "   ".join(f"{tier} {size:,}" for tier, size in sorted(result.pulled.items()))
+        order += f"bytes that the access relay pulled, by tier: {pulled}\n"
     word = "Everything is as it was confirmed." if result.clean else "NOT as it was confirmed."
     if result.refused:
         word += f" The nodes refused to go on: {result.refused}"

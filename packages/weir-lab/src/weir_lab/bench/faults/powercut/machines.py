@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from random import Random
@@ -38,6 +39,8 @@ class Machines(ABC):
         self.all = machines
         self.publish_at = publish_at
         self.consume_at = consume_at
+        #: How many bytes of messages the access relay pulled, by whom it pulled from.
+        self.pulled = Counter[str]()
 
     def __enter__(self) -> Machines:
         return self
@@ -59,6 +62,10 @@ class Machines(ABC):
     @abstractmethod
     def victims(self, number: int, dice: Random) -> list[Machine]:
         """Return whose power a round cuts; rounds count from 0 on."""
+
+    @abstractmethod
+    async def look(self) -> None:
+        """Note whom the access relay pulled from since the last look; all are up."""
 
     async def up(self, machines: Sequence[Machine] | None = None) -> None:
         """Return once clients may connect to each of these, or of all. Raises `MachineFailed`."""
@@ -121,6 +128,9 @@ class SetMachines(Machines):
         """Return one, two, all of them, and again."""
         many = number % len(self.all) + 1
         return sorted(dice.sample(self.all, many), key=lambda one: one.name)
+
+    async def look(self) -> None:
+        """Note nothing: there is no relay."""
 
 
 def node(

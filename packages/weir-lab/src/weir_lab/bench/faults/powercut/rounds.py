@@ -71,6 +71,8 @@ class Result(msgspec.Struct, frozen=True):
     cuts: int
     #: The same by machine.
     cuts_of: dict[str, int]
+    #: By tier, how many bytes of messages the access relay pulled from it.
+    pulled: dict[str, int]
     verdict: Verdict
     #: What the cluster of the consumer has not done, by the node's own word.
     lag: int
@@ -114,8 +116,10 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
             cuts[victim] += 1 + one.again
     verdict = judge(load.ledger, topic, order)
     seconds = round(time.monotonic() - began, 1)
-    host = this_machine()
-    return Result(shape, host, rounds, cuts.total(), dict(cuts), verdict, lag, refused, seconds)
+    return Result(
+        shape, this_machine(), rounds, cuts.total(), dict(cuts), dict(machines.pulled), verdict,
+        lag, refused, seconds,
+    )  # fmt: skip
 
 
 def _machines(shape: Shape, folder: Path, network: Network) -> Machines:
@@ -176,6 +180,7 @@ async def _rounds(shape: Shape, machines: Machines, load: Load) -> AsyncIterator
         await machines.up()
         await machines.soon(load.flows(), load, "not everything flowed again")
         up = time.monotonic() - began
+        await machines.look()
         yield Round(
             [victim.name for victim in victims], again, confirmed, round(up, 3),
             round(load.pulse.longest_gap(), 3),

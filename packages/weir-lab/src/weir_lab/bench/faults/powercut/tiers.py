@@ -6,6 +6,7 @@ Writers publish to the core. The consumer and the readers are clients of the acc
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -60,6 +61,7 @@ class TierMachines(Machines):
             ),
         ]  # fmt: skip
         super().__init__(machines, core, self._url(ACCESS))
+        self._counts: Mapping[str, int] = {}
 
     async def start(self) -> None:
         """Boot the core, give it the topology and the topic, and boot the relays."""
@@ -84,6 +86,17 @@ class TierMachines(Machines):
         """Return the core, the tandem relay, the access relay, and again."""
         return [self.all[number % len(self.all)]]
 
+    async def look(self) -> None:
+        """Ask the access relay whom it pulled from. Raises `MachineFailed`."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), connect(self.consume_at) as client:
+                told = await client.topology.describe_relay()
+        except TimeoutError:
+            raise self.stuck("the access relay did not say whom it pulls from") from None
+        counts = {CORE if name == CORE else TANDEM: size for name, size in told.pulled}
+        self.pulled.update(grown(self._counts, counts))
+        self._counts = counts
+
     async def _apply(self, client: Client) -> None:
         """Apply the topology, from which the access relay knows whom it pulls from."""
         found = read(self.topology())
@@ -105,6 +118,14 @@ class TierMachines(Machines):
 
     def _url(self, tier: str) -> str:
         return f"weir://{self._hosts[tier]}:{PORT}"
+
+
+def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return by how much counts have grown, which begin with 0 when their process does."""
+    return {
+        name: count - before.get(name, 0) if count >= before.get(name, 0) else count
+        for name, count in after.items()
+    }
 
 
 def _node_of(tier: str) -> int:
