@@ -44,6 +44,7 @@ FRAGMENTS: Mapping[str, str] = {
     "weir_lab.bench.consumers.dormitory.handlers": "`weir work` is started with it",
     "weir_lab.bench.consumers.pool_app": "`weir work` is started with it",
     "weir_lab.bench.faults.killed.__main__": "`python -m` starts it",
+    "weir_lab.bench.faults.powercut.relay": "machines that lose their power start it as a process",
     "weir_lab.bench.faults.stalling": "a process whose disk stalls is started with it",
     "weir_lab.bench.sides.peers.guard": "a process that guards a server is started with it",
     "weir_lab.demo.verb": "an entry point names it",
