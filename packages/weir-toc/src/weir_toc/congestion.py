@@ -58,8 +58,8 @@ class CongestionWindow:
     RFC 8257, with g = 1/16 in integers: the share is counted in 1/1024.
     """
 
-    __slots__ = ("_acked", "_floor", "_limit", "_marked", "_packets", "_share", "_threshold",
-                 "bytes")  # fmt: skip
+    __slots__ = ("_acked", "_floor", "_limit", "_marked", "_packets", "_share", "_shrank_at",
+                 "_threshold", "bytes", "under_way")  # fmt: skip
 
     def __init__(self, floor: int, limit: int) -> None:
         self._floor = floor
@@ -69,8 +69,16 @@ class CongestionWindow:
         self._marked = 0
         self._acked = 0
         self._threshold = limit
-        #: So many bytes may be in the network.
+        #: When it shrank last by a loss.
+        self._shrank_at = 0
+        #: So many bytes may be in the network, and so many are: its owner counts them.
         self.bytes = min(limit, 4 * floor)
+        self.under_way = 0
+
+    @property
+    def free(self) -> int:
+        """How many bytes more may leave; below 0 after the window shrank."""
+        return self.bytes - self.under_way
 
     def acknowledged(self, size: int, packets: int, marked: int) -> None:
         """Count an ACK of `size` bytes whose receiver saw `marked` of `packets` marked."""
@@ -92,10 +100,15 @@ class CongestionWindow:
             self.bytes = min(self._limit, self.bytes + self._floor // 8)
         self._packets = self._marked = self._acked = 0
 
-    def lost(self) -> None:
-        """Halve the window: a packet had to be sent again."""
-        self.bytes = max(self._floor, self.bytes // 2)
-        self._threshold = self.bytes
+    def lost(self, now: int, sent_at: int) -> None:
+        """Halve the window: a packet that was sent then is lost.
+
+        Once for all that was under way at a time: what was sent before it shrank tells no more.
+        """
+        if sent_at > self._shrank_at:
+            self._shrank_at = now
+            self.bytes = max(self._floor, self.bytes // 2)
+            self._threshold = self.bytes
 
 
 class RoundTrips:

@@ -30,7 +30,8 @@ REORDERED_PACKETS = 3
 class Part:
     """The message of a scattering to one receiver. One is made for each message: it is plain."""
 
-    __slots__ = ("first_psn", "holds_credit", "packets", "payload", "size", "to", "unacked")
+    __slots__ = ("first_psn", "holds_credit", "is_under_way", "packets", "payload", "size", "to",
+                 "unacked")  # fmt: skip
 
     def __init__(self, to: int, payload: bytes) -> None:
         self.to = to
@@ -42,8 +43,9 @@ class Part:
         self.first_psn = 0
         #: How many of its packets are not acknowledged.
         self.unacked = 0
-        #: Whether its bytes count in the window of its flow.
-        self.holds_credit = False
+        #: Whether its bytes count in the window that the receiver granted, and in that of the
+        #: network: there it counts until it is acknowledged.
+        self.holds_credit = self.is_under_way = False
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +76,8 @@ class Batch:
     each. What happens to some of them is done to `singles`.
     """
 
-    __slots__ = ("cost", "first_psn", "payloads", "queued_at", "released", "sent_at", "service",
-                 "stamp", "tickets", "to")  # fmt: skip
+    __slots__ = ("cost", "first_psn", "is_acked", "payloads", "queued_at", "released", "sent_at",
+                 "service", "stamp", "tickets", "to")  # fmt: skip
 
     def __init__(
         self, to: int, service: Service, tickets: Sequence[int], payloads: Sequence[bytes], now: int
@@ -89,8 +91,9 @@ class Batch:
         self.queued_at = now
         #: The stamp and the PSN of the first one; 0 until it leaves. The others follow.
         self.stamp = self.first_psn = self.sent_at = 0
-        #: How many have given back their credits.
+        #: How many have given back their credits, and whether all are acknowledged.
         self.released = 0
+        self.is_acked = False
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -122,7 +125,7 @@ class Batch:
                 scattering.waiting = 0
                 scattering.unacked = part.unacked = 1
                 part.first_psn = self.first_psn + at
-                part.holds_credit = at >= self.released
+                part.holds_credit = part.is_under_way = at >= self.released
             made.append((scattering, part))
         return made
 
@@ -148,7 +151,7 @@ class Flow:
         #: What the receiver granted; 0 until it has answered. The number of the ACK that said so.
         self.window = 0
         self.ack_number = 0
-        #: The bytes of parts that hold credits.
+        #: The bytes of parts that hold credits: what the receiver's program has not taken counts.
         self.used = 0
         self.congestion = CongestionWindow(config.window_min, config.reorder_budget)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
@@ -172,16 +175,30 @@ class Flow:
         self.owes_window = False
 
     def fits(self, size: int) -> bool:
-        """Whether a part of so many bytes may leave now. One alone may, whatever the marks."""
+        """Whether a part of so many bytes may leave now. One alone may, whatever the marks.
+
+        What has arrived is no load on the network, also if it is not released yet.
+        """
         if self.used + size > self.window:
             return False
-        return not self.used or self.used + size <= self.congestion.bytes
+        return self.congestion.free >= size or not self.congestion.under_way
 
     def fit(self, size: int) -> int:
         """How many parts of so many bytes each may leave now."""
         if not self.fits(size):
             return 0
-        return max(1, (min(self.window, self.congestion.bytes) - self.used) // size)
+        return max(1, min(self.window - self.used, self.congestion.free) // size)
+
+    def grant(self, part: Part) -> None:
+        """Let a part that fits take its credit."""
+        part.holds_credit = part.is_under_way = True
+        self.used += part.size
+        self.congestion.under_way += part.size
+
+    def grant_alike(self, batch: Batch, count: int) -> None:
+        """Let the first `count` of a batch take their credits."""
+        self.used += count * batch.cost
+        self.congestion.under_way += count * batch.cost
 
     def waiting(self) -> list[tuple[Scattering, Part]]:
         """Return what waits for credits, all of it apart from now on."""
@@ -224,6 +241,18 @@ class Flow:
         if part.holds_credit:
             part.holds_credit = False
             self.used -= part.size
+        self.arrived(part)
+
+    def arrived(self, part: Part) -> None:
+        """A part is acknowledged, or will never be: it has left the network, once."""
+        if part.is_under_way:
+            part.is_under_way = False
+            self.congestion.under_way -= part.size
+
+    def arrived_alike(self, batch: Batch) -> None:
+        """A whole batch is acknowledged."""
+        batch.is_acked = True
+        self.congestion.under_way -= (len(batch) - batch.released) * batch.cost
 
     def released(self, service: Service, low: int) -> None:
         """All packets below `low` are out of the receiver's memory."""
@@ -234,7 +263,9 @@ class Flow:
             if isinstance(one, Batch):
                 count = min(len(one), below - one.first_psn)
                 if count > one.released:
-                    self.used -= (count - one.released) * one.cost
+                    size = (count - one.released) * one.cost
+                    self.used -= size
+                    self.congestion.under_way -= 0 if one.is_acked else size
                     one.released = count
                 if count < len(one):
                     break

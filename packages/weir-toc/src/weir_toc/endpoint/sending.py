@@ -154,15 +154,15 @@ class Sender:
         for each in flow.acknowledge(now, service, ack, found):
             if isinstance(each, Batch):
                 del self._pending(service)[each.stamp]
+                flow.arrived_alike(each)
             else:
-                self._packet_acknowledged(each)
+                self._packet_acknowledged(flow, each)
         flow.released(service, ack.released)
+        newest = max([one.sent_at for _, one in flow.overtaken(now, service)], default=0)
+        flow.congestion.lost(now, newest)
         if service is Service.RELIABLE:
-            lost = self._first_packets(flow, service, flow.overtaken(now, service))
-            for psn, one in lost:
+            for psn, one in self._first_packets(flow, service, flow.overtaken(now, service)):
                 self._send_again(now, flow, psn, one)
-            if lost:
-                flow.congestion.lost()
         if not flow.window and ack.window:
             flow.retry_at = now + flow.trips.timeout
         # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
@@ -215,6 +215,7 @@ class Sender:
             self._separate(flow, Service.BEST_EFFORT, batches)
             for one in flow.stale(lost_since):
                 if isinstance(one, Sent) and one.part.unacked:
+                    flow.congestion.lost(now, one.sent_at)
                     self._give_up(one.scattering, one.part, Reason.LOST)
             if flow.retry_at <= now:
                 self._retry(now, flow)
@@ -271,7 +272,7 @@ class Sender:
                     count = min(flow.fit(head.cost), len(head))
                     if not count:
                         break
-                    flow.used += count * head.cost
+                    flow.grant_alike(head, count)
                     leaving.append(head.piece(0, count))
                     if count < len(head):
                         queue[0] = head.piece(count, len(head))
@@ -282,8 +283,7 @@ class Sender:
                 if not flow.fits(part.size):
                     break
                 queue.popleft()
-                flow.used += part.size
-                part.holds_credit = True
+                flow.grant(part)
                 scattering.waiting -= 1
                 if not scattering.waiting:
                     leaving.append(scattering)
@@ -400,13 +400,14 @@ class Sender:
 
     # -- acknowledgement -----------------------------------------------------------------------
 
-    def _packet_acknowledged(self, one: Sent) -> None:
+    def _packet_acknowledged(self, flow: Flow, one: Sent) -> None:
         scattering, part = one.scattering, one.part
         if not part.unacked:
             return  # given up before
         part.unacked -= 1
         if part.unacked:
             return
+        flow.arrived(part)
         scattering.unacked -= 1
         if scattering.unacked or scattering.aborted_by:
             return
@@ -443,7 +444,7 @@ class Sender:
             self._connect(now, flow, 0)
         if sent:
             flow.trips.expired()
-            flow.congestion.lost()
+            flow.congestion.lost(now, now)
             for psn, one in self._first_packets(flow, Service.RELIABLE, sent.items()):
                 self._send_again(now, flow, psn, one)
         flow.retry_at = now + flow.trips.timeout
@@ -490,6 +491,7 @@ class Sender:
                 continue
             for psn in range(part.first_psn, part.first_psn + part.packets):
                 flow.sent[Service.RELIABLE].pop(psn, None)
+            flow.arrived(part)
             scattering.recalls[part.to] = _NOT_ASKED
             flow.recalls.append(scattering)
             self._recall_next(now, flow)
@@ -534,6 +536,7 @@ class Sender:
             "best_effort": _count(self._best_effort.values()),
             "flows": len(self.flows),
             "credits": sum(flow.used for flow in self.flows.values()),
+            "under_way": sum(flow.congestion.under_way for flow in self.flows.values()),
             "window_least": min((one.congestion.bytes for one in self.flows.values()), default=0),
         }
 

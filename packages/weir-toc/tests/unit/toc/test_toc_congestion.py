@@ -38,8 +38,12 @@ def test_a_window_grows_without_marks_and_shrinks_by_their_share() -> None:
         some.acknowledged(1_000, 1, n % 8 == 0)
         all_of_them.acknowledged(1_000, 1, 1)
     assert 1_000 <= all_of_them.bytes < some.bytes < one.bytes
-    one.lost()
+    one.lost(20, 10)
     assert one.bytes == 32_000
+    one.lost(30, 20)  # it was under way then, too
+    assert one.bytes == 32_000
+    one.lost(40, 21)
+    assert one.bytes == 16_000
 
 
 def test_a_timeout_follows_round_trips_and_doubles_when_it_expires() -> None:
