@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from unittest.mock import patch
+
 from weir_toc import packet as wire
 from weir_toc.controller.codec import command_to
 from weir_toc.controller.entries import Fail
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.hosts.process import Process
-from weir_toc.hosts.rack_link import RackLink
+from weir_toc.hosts.rack_link import Piece, RackLink
 from weir_toc.hosts.udp import UdpSocket
 from weir_toc.packet import Acknowledgement, Packet
 from weir_toc.places import Place
@@ -42,6 +45,24 @@ class EarlyProcess:
         packet = Packet(wire.ACK, by, 1, payload=ack)
         self.process._endpoint.receive(self.now, [wire.encode(packet)])
         self.process._after()
+
+    def ticks(self, bursts: Callable[[], Sequence[Piece]], now: Callable[[], int]) -> int:
+        """Let its timer ring at its deadline while a link gives bursts; return how many packets it
+        sends.
+        """
+        endpoint, link = self.process._endpoint, self.process._socket
+        assert endpoint is not None
+        assert link is not None
+        sent = endpoint.read_link(0).sent
+        with patch.object(link, "read", bursts), patch.object(self.process.link, "now", now):
+            self.process._tick()
+        return endpoint.read_link(0).sent - sent
+
+    @property
+    def deadline(self) -> int:
+        """When its timer rings next."""
+        assert self.process._endpoint is not None
+        return max(self.now, self.process._endpoint.deadline)
 
     def reports(self) -> list[object]:
         """What it has reported, and is not confirmed."""

@@ -42,7 +42,8 @@ from weir_toc.topology import rack_switch
 #: A program is given no more pieces at once after so many events. So many failures of sends it may
 #: leave unread.
 BATCH_EVENTS, FAILURES_MAX = 256, 10_000
-#: Before time passes for an endpoint, so many bursts are read: it may have been stopped.
+#: Before time passes for an endpoint, so many bursts are read: it may have been stopped. But no
+#: more once an interval has passed: others wait for its beacon.
 _BURSTS_BEFORE_TICK = 16
 _AGAIN_AFTER = 0.1
 #: Python's lock changes hands so often in an interval at least, if two threads want it.
@@ -342,8 +343,9 @@ class Process:
 
     def _tick(self) -> None:
         assert self._endpoint is not None
+        late = self.link.now() + self._endpoint.config.interval
         for _ in range(_BURSTS_BEFORE_TICK):
-            if not self._read():
+            if not self._read() or self.link.now() >= late:
                 break
         now = self.link.now()
         if now >= self._endpoint.deadline:

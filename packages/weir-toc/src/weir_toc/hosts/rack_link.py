@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from weir_toc.endpoint.flow import RUN_PACKETS_MAX
 from weir_toc.hosts.udp import Address, OpenSocket, Sending, ends_towards
 from weir_toc.packet import NEIGHBOUR, is_of_processes, receiver_of
 from weir_toc.places import Place
@@ -59,7 +60,7 @@ class RackLink:
         if not burst:
             return None
         if not self._is_direct:
-            return [(one.data, one.size) for one in burst]
+            return gathered((one.data, one.size) for one in burst)
         # Any process can reach this socket: beacons and floors are taken of the switch alone.
         taken = [
             (one.data, one.size)
@@ -67,7 +68,7 @@ class RackLink:
             if one.address == self._switch or is_of_processes(one.data, one.size)
         ]
         self.strangers += len(burst) - len(taken)
-        return taken
+        return gathered(taken)
 
     def send(self, pieces: Iterable[Piece]) -> None:
         """Send packets in this order. What is for a process of unknown address is lost."""
@@ -81,3 +82,30 @@ class RackLink:
             if address is not None:
                 sends.append((data, address, size))
         self._socket.send(sends)
+
+
+def gathered(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the same packets in the same order, those of one size that follow each other in larger
+    pieces: an endpoint takes alike messages at once, also where the kernel has not merged them.
+
+    What is odd about one of them concerns its piece, so a piece is no larger than senders make it.
+    """
+    found: list[Piece] = []
+    open_piece: list[bytes | bytearray] = []
+    last = room = 0
+    for data, size in pieces:
+        if open_piece and (size != last or len(data) > room):
+            found.append((_joined(open_piece), last))
+            open_piece = []
+        if not open_piece:
+            last, room = size, size * RUN_PACKETS_MAX
+        open_piece.append(data)
+        # A shorter packet ends its piece.
+        room = room - len(data) if not len(data) % size else 0
+    if open_piece:
+        found.append((_joined(open_piece), last))
+    return found
+
+
+def _joined(datas: Sequence[bytes | bytearray]) -> bytes | bytearray:
+    return datas[0] if len(datas) == 1 else b"".join(datas)

@@ -26,7 +26,7 @@ from weir_toc.xdp import layout as at
 #: The pair of devices: frames are written to the first.
 GENERATOR, INNER = "weir-gen", "weir-gen-in"
 #: Packets that may wait for the switch.
-QUEUE_PACKETS = 2_048
+QUEUE_PACKETS = 16_384
 _AGAIN_SECONDS, _ANSWER_SECONDS, _LOOK_SECONDS = 0.02, 2.0, 0.00002
 
 

@@ -91,7 +91,7 @@ def test_beacons_of_others_than_the_switch_are_not_taken() -> None:
     assert not link.read()
     for opcode in told:
         switch.send([(told[opcode], link.address, len(told[opcode]))])
-    assert link.read() == [(one, len(one)) for one in told.values()]
+    assert link.read() == [(b"".join(told.values()), wire.OVERHEAD_BYTES)]
     assert link.read() is None
     for one in (switch, other, link):
         one.close()
