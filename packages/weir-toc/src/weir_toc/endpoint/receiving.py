@@ -202,7 +202,7 @@ class Receiver:
         stream.packets += 1
         stream.marked += bool(packet.flags & wire.ECN)
         is_reliable = service is Service.RELIABLE
-        if psn in stream.seen or (is_reliable and psn < stream.released):
+        if psn in stream.seen:
             self.counters.duplicates += 1
             stream.ack_now = True
             return
@@ -212,7 +212,9 @@ class Receiver:
             self._outbox.queue(now, nak)
             return
         if is_reliable and packet.stamp <= self.commit:
-            self.counters.damaged += 1  # no process of this protocol sends it
+            # No process of this protocol sends it, unless a false barrier was used here. Then it
+            # comes too late, and its sender must not hear that it has arrived.
+            self.counters.damaged += 1
             return
         size = len(packet.payload) + wire.PACKET_COST
         if source.buffered + size > source.granted:

@@ -271,6 +271,28 @@ def test_a_barrier_above_what_this_process_has_sent_is_corrupt() -> None:
     assert endpoint.barriers == before
 
 
+def test_a_message_below_a_false_commit_barrier_is_neither_delivered_nor_acknowledged() -> None:
+    """It would be out of order. Its sender is not told that it has arrived, so it stays open."""
+    rack = OneRack(2)
+    rack.send(A, R, (B, b"connects"))
+    rack.run(5)
+    rack.loses = of_kind(wire.DATA_R)
+    rack.send(A, R, (B, b"lost"))
+    rack.loses = of_kind()
+    rack.send(A, R, (B, b"behind it"))
+    rack.run(1)
+    receiver = rack.endpoints[B]
+    false = Packet(wire.BEACON, 1 << 31, barrier=rack.now - T, commit=rack.now - T // 2, epoch=1)
+    receiver.receive(rack.now, [wire.encode(false)])
+    rack.carry()
+    assert rack.texts(B) == [b"connects", b"behind it"]
+    rack.run(300)
+    assert rack.texts(B) == [b"connects", b"behind it"]
+    assert rack.endpoints[A].describe()["open"] == 1
+    assert rack.endpoints[A].counters.resent == receiver.counters.damaged > 3
+    assert (receiver.counters.duplicates, receiver.counters.corrupt_barriers) == (0, 0)
+
+
 def test_packets_of_no_protocol_are_counted() -> None:
     rack = OneRack(2)
     endpoint = rack.endpoints[A]
