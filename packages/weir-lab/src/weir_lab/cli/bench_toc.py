@@ -102,12 +102,20 @@ def rate(
     lone: Annotated[int, typer.Option(help="Sent one by one, for the latency.")] = 200,
     size: Annotated[int, typer.Option(help="Bytes of a message, from 16 on.")] = 64,
     interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 5.0,
+    place: Annotated[
+        str,
+        typer.Option(
+            help="Through an aggregator on loopback; or host, switch, or xdp: as root through a "
+            "tree of network namespaces with switches of this place, rack, spine and rack."
+        ),
+    ] = "loopback",
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Send from one process to another through an aggregator: messages a second, and latency.
+    """Send from one process to another: messages a second, and latency.
 
-    Exit code 1 if a message was lost without a word, or came out of order, or a process failed.
+    Exit code 1 if a message was lost without a word, or came out of order, or a process failed, or
+    something is missing as root. A machine that has no trees says what it lacks.
     """
     import msgspec
 
@@ -117,12 +125,14 @@ def rate(
         from weir_lab.bench.toc.rate import RateSettings, measure_rate
         from weir_lab.cli.measured import print_measured
 
-        settings = RateSettings(messages, lone, size, interval_ms, folder)
+        settings = RateSettings(messages, lone, size, interval_ms, folder, place)
         settings.check()
     with stop_as_by_ctrl_c(), progress("steps", 4) as show:
         result = measure_rate(settings, show)
     if as_json:
         print_measured("weir.bench.toc.rate/1", settings, msgspec.to_builtins(result))
+    elif result.missing:
+        print(f"{place} is missing: {result.missing}")
     else:
         print_table(
             ("SERVICE", "MESSAGES/S", "RECEIVED", "FAILED", "MISPLACED", "LOST", "P50 MS",

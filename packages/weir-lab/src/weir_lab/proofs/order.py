@@ -145,6 +145,25 @@ OF_PACKETS = (
         Goal("out of order", "=", 0),
     ),
     bench(
+        "toc-rate-xdp",
+        "The same through programs in the kernel: sender and receiver are in two racks of a tree "
+        "of network namespaces below one spine, with beacons each 5 ms",
+        "toc rate --place xdp --interval-ms 5",
+        {
+            "best effort messages/s": Figure("best_effort_per_s"),
+            "reliable messages/s": Figure("reliable_per_s"),
+            "best effort p50 ms": Figure("services.0.latency_p50_ms"),
+            "reliable p50 ms": Figure("services.1.latency_p50_ms"),
+            "sender told of": Figure("services.0.failed"),
+            "lost": Figure("lost"),
+            "out of order": Figure("misplaced"),
+        },
+        Goal("best effort messages/s", "≥", 100_000),
+        Goal("reliable messages/s", "≥", 50_000),
+        Goal("lost", "=", 0),
+        Goal("out of order", "=", 0),
+    ),
+    bench(
         "toc-buffers",
         "What a receiver of weir-toc holds in virtual time while a link is 0 to 125 ms late, and "
         "while more is sent than fits in its memory",

@@ -12,7 +12,8 @@ from weir.cli.main import main
 from weir_lab.bench.toc.conformance import PLACES, Result, Runs
 from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Shape, crew
 from weir_lab.bench.toc.lossy import CutSocket, opener
-from weir_lab.bench.toc.tree import missing_for
+from weir_lab.bench.toc.rate import RateResult
+from weir_lab.bench.toc.tree import missing_for, missing_for_trees
 from weir_toc.hosts.udp import UdpSocket
 from weir_toc.net import linux
 from weir_toc.places import Place
@@ -165,7 +166,53 @@ def test_rate_compares_every_message(capsys: pytest.CaptureFixture[str]) -> None
     assert found["reliable_per_s"] > 0
 
 
+@pytest.mark.parametrize("place", ["host", "xdp"])
+def test_rate_compares_every_message_that_crosses_a_tree(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--messages 3000 --lone 3 --interval-ms 200 --place {place} --json"
+    code = main(["bench", "toc", "rate", *words.split()])
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["place"] == place
+    why = missing_for_trees() or missing_for(Place(place))
+    assert found["missing"] == why
+    if why:
+        assert code == (1 if found["trees"] else 0)
+        assert (found["services"], found["best_effort_per_s"]) == ([], 0)
+        pytest.skip(why)
+    assert code == 0
+    assert (found["lost"], found["misplaced"], found["idle_rss_mb"]) == (0, 0, 0)
+    best_effort, reliable = found["services"]
+    assert best_effort["received"] + best_effort["failed"] >= best_effort["sent"] == 3_000
+    assert reliable["received"] == 3_000
+    assert reliable["latency_p50_ms"] > 0
+    assert found["reliable_per_s"] > 0
+
+
+@pytest.mark.parametrize("place", ["host", "switch", "xdp"])
+def test_a_rate_that_needs_a_tree_says_what_is_missing_for_one(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(linux, "missing_rights", lambda: ["CAP_NET_ADMIN"])
+    assert main(["bench", "toc", "rate", "--place", place, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "CAP_NET_ADMIN" in found["missing"]
+    assert (found["trees"], found["services"]) == (False, [])
+    assert main(["bench", "toc", "rate", "--place", place]) == 0
+    assert f"{place} is missing: " in capsys.readouterr().out
+
+
+def test_a_rate_that_is_missing_where_it_could_be_measured_is_a_failure() -> None:
+    for trees in (True, False):
+        assert RateResult(0, 0, 0, 0, 0, [], "no program", trees).clean is not trees
+
+
 def test_a_rate_that_cannot_be_measured_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--messages", "1"], ["--size", "8"], ["--interval-ms", "0"]):
+    for words in (
+        ["--messages", "1"],
+        ["--size", "8"],
+        ["--interval-ms", "0"],
+        ["--place", "nowhere"],
+    ):
         assert main(["bench", "toc", "rate", *words]) == 2
         assert "Traceback" not in capsys.readouterr().err

@@ -47,6 +47,7 @@ class RateOrders(msgspec.Struct, frozen=True):
     lone: int
     size: int
     interval_ms: float
+    rack: int = 0
 
 
 class Failures:
@@ -215,7 +216,7 @@ def say(*facts: object) -> None:
 async def main(orders: RateOrders) -> None:
     """Do each step of the run when the bench gives a line."""
     loop = asyncio.get_running_loop()
-    async with weir_toc.join(orders.url, name=orders.name, rack=0, timeout=120) as me:
+    async with weir_toc.join(orders.url, name=orders.name, rack=orders.rack, timeout=120) as me:
         await me.wait_for(*orders.names)
         say("ready", me.process)
         for service in (Service.BEST_EFFORT, Service.RELIABLE):
