@@ -1,4 +1,4 @@
-"""`weir bench handlers`."""
+"""`weir bench handlers` and `weir bench workers`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weir_lab.cli.bench_runs import (
 
 if TYPE_CHECKING:
     from weir_lab.bench.consumers.handlers import Result
+    from weir_lab.bench.consumers.workers import Result as Worked
 
 
 def handlers(
@@ -51,6 +52,66 @@ def handlers(
         result = run(measure(side, plan, say))
     keep(record, schema, plan, result, [])
     finish(schema, [plan], [result], "messages_per_s", most=False, as_json=as_json, show=_show)
+
+
+def workers(
+    count: Annotated[int, typer.Option("--workers", help="At work in one process.")] = 16,
+    messages: Annotated[int, typer.Option(help="Taken and acked one by one.")] = 400_000,
+    batched: Annotated[int, typer.Option(help="Taken and acked in batches.")] = 1_600_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    keys: Annotated[int, typer.Option(help="Keys of the messages, in turn.")] = 1_000,
+    deadline: Annotated[str, typer.Option(help="Give up on each part after this long.")] = "2m",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Messages a second that workers of one process share, take and ack: one by one and in batches.
+
+    In a shared cluster and in a keyed one, over the same topic; and how soon all are at full speed.
+    Exit code 1 if a message was lost, taken twice, changed, or taken before an earlier one of its
+    key.
+    """
+    with usage("workers"):
+        from weir_lab.bench.consumers.workers import Settings, measure
+        from weir_lab.bench.harness.loop import run
+        from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.sides.own import running_own
+
+        plan = Settings(count, messages, batched, size, keys, seconds(deadline), folder, replicas)
+        plan.check()
+    schema = "weir.bench.workers/1"
+    with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
+        result = run(measure(side, plan, say))
+    keep(record, schema, plan, result, [])
+    finish(
+        schema, [plan], [result], "messages_per_s", most=False, as_json=as_json, show=_show_worked
+    )
+
+
+def _show_worked(result: Worked) -> None:
+    from weir.cli.output import print_table
+
+    parts = (result.shared, result.keyed, result.shared_batches, result.keyed_batches)
+    print_table(
+        ("CLUSTER", "TAKEN", "MESSAGES/S", "CLIENT US", "SERVER US", "FULL SPEED S", "FOREIGN"),
+        [
+            (
+                one.mode,
+                "one by one" if one.by_message else "in batches",
+                one.messages_per_s,
+                one.client_us,
+                one.server_us,
+                one.full_speed_s,
+                one.foreign_cores,
+            )
+            for one in parts
+        ],
+    )
+    print(
+        f"by key a message costs {result.keyed_times:.2f} times the processor time, in batches "
+        f"{result.keyed_batches_times:.2f} times; lost {result.lost}, repeated {result.repeated}"
+    )
 
 
 def _show(result: Result) -> None:

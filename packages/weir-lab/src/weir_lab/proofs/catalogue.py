@@ -246,6 +246,24 @@ MEASURED = (
         Goal("weir: ms beyond the second", "≤", 20),
     ),
     bench(
+        "compare-singles",
+        "Connections that each await one publish at a time, on weir and on other brokers, all "
+        "driven by one program in C; then Python clients send as many. Each broker has three runs "
+        "and the median counts. A run beside which others used more than 0.2 cores is run again",
+        "compare --peer redis,nats --shape singles --connections 1,10,100,1000 --turns 3",
+        {
+            "times the best that syncs, 100 connections": Figure("rounds.2.times_best_synced"),
+            "weir messages/s, 100 connections": Figure("rounds.2.figure"),
+            "µs of the server for a message": Figure("rounds.2.rows.[weir].result.server_us"),
+            "weir messages/s, Python clients": Figure("rounds.2.rows.[weir].result.python_per_s"),
+            "the same, one connection": Figure("rounds.0.rows.[weir].result.python_per_s"),
+            "cores that others used": Figure("rounds.2.rows.[weir].foreign_cores"),
+        },
+        Goal("times the best that syncs, 100 connections", "≥", 0.5),
+        Goal("weir messages/s, 100 connections", "≥", 35_000),
+        Goal("µs of the server for a message", "≤", 22),
+    ),
+    bench(
         "compare-latency",
         "The confirm of a single message on weir and on other brokers; above 1, weir is faster",
         f"compare --peer {ALL_PEERS} --shape latency",

@@ -73,6 +73,30 @@ OF_HANDLERS = (
         Goal("pulled of read", "≥", 0.5),
         *NONE_LOST,
     ),
+    bench(
+        "workers",
+        "16 workers of one process share a topic and ack what they take, one by one and in "
+        "batches. A keyed cluster takes the same messages of 1,000 keys. Full speed is 80 % of the "
+        "steady rate, and the part that was slowest to reach it counts. Costs are processor time "
+        "of the broker and of the workers",
+        "workers",
+        {
+            "messages/s": Figure("messages_per_s"),
+            "messages/s in batches": Figure("batched_per_s"),
+            "messages/s by key": Figure("keyed.messages_per_s"),
+            "messages/s by key in batches": Figure("keyed_batches.messages_per_s"),
+            "times the costs, by key": Figure("keyed_times"),
+            "the same in batches": Figure("keyed_batches_times"),
+            "seconds until full speed": Figure("full_speed_s"),
+            "cores that others used": Figure("foreign_cores"),
+            **WHOLE,
+        },
+        Goal("messages/s", "≥", 300_000),
+        Goal("messages/s in batches", "≥", 700_000),
+        Goal("times the costs, by key", "≤", 1.5),
+        Goal("seconds until full speed", "≤", 0.2),
+        *NONE_LOST,
+    ),
     _killed(
         "handlers-killed",
         "100 consumers, five in each of 20 processes, share a topic with 2 partitions. While "
