@@ -102,8 +102,6 @@ MUTANTS = (
            ("I16",)),
     Mutant("a sender that joins gets a window before others have given theirs up", _RECEIVING,
            "free = budget - self.granted", "free = budget", 0, ("Bounded",)),
-    Mutant("what waits of a failed process does not count as memory", _RECEIVING,
-           "self.granted - self._of_failed", "self.granted", 611, ("Bounded",)),
     Mutant("a window that an overtaken ACK tells is taken", _SENDING,
            "if number >= flow.ack_number:", "if True:", 953, ("I9", "I16")),
     Mutant("stamps are compared without unwrapping", _PACKET,

@@ -167,6 +167,8 @@ class World:
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         self.controller = FailureState(self.topology)
         self._is_deciding = False
+        #: When the registers must be frozen that a decision waits for.
+        self._freezes: dict[Freeze, int] = {}
         self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"))
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
         self.switches = {
@@ -300,9 +302,12 @@ class World:
     def _control(self, entry: Entry) -> None:
         for command in self.controller.apply(entry):
             self._command(command)
-            if isinstance(command, Freeze):
-                due = self.network.now + _COLLECT * T
+            if isinstance(command, Freeze) and command not in self._freezes:
+                self._freezes[command] = due = self.network.now + _ANSWER * T
                 self.network.at(due, partial(self._unanswered, command))
+        for command in [*self._freezes]:  # one that is answered may be commanded again later
+            if not self.controller.is_undecided or not self.controller.awaits(command):
+                del self._freezes[command]
         if self.controller.is_undecided and not self._is_deciding:
             self._is_deciding = True
             self.network.at(self.network.now + _COLLECT * T, self._decide)
@@ -318,7 +323,8 @@ class World:
                 self.network.at(due, partial(self.crash, process))  # it is told, and ends
 
     def _unanswered(self, command: Freeze) -> None:
-        if self.controller.awaits(command):
+        if self._freezes.get(command) == self.network.now:
+            del self._freezes[command]
             self._control(NodeSilent(command.switch))
 
     def _overdue(self, number: int) -> None:
