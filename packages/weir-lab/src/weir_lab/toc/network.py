@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -63,7 +64,7 @@ class Network:
     def at(self, time: int, call: Callable[[], None]) -> None:
         """Call at a time, and after all that was planned for that time before."""
         self._serial += 1
-        heappush(self._calendar, (max(time, self.now), self._serial, call))
+        heappush(self._calendar, (time if time > self.now else self.now, self._serial, call))
 
     def run(self, until: int) -> None:
         """Let time pass."""
@@ -75,24 +76,26 @@ class Network:
 
     def send(self, source: int, to: int, data: bytearray, deliver: Deliver) -> None:
         """Carry a packet; `deliver` is called with `source`, its bytes and size, if it arrives."""
-        faults, random = self.faults, self.random
+        faults, dice, link = self.faults, self.random.random, (source, to)
         size = len(data)
         self.packets += 1
-        if (source, to) in self.cut or (faults.loss and random.random() < faults.loss):
+        if link in self.cut or (faults.loss and dice() < faults.loss):
             return
-        arrival = self.now + faults.delay + int(random.random() * faults.jitter)
+        arrival = self.now + faults.delay + int(dice() * faults.jitter)
         if self.late:
-            arrival += self.late.get((source, to), 0)
-        if faults.duplication and random.random() < faults.duplication:
-            twin, later = bytearray(data), int(random.random() * faults.lag)
-            self.at(arrival + later, lambda: deliver(source, twin, size))
+            arrival += self.late.get(link, 0)
+        if faults.duplication and dice() < faults.duplication:
+            later = arrival + int(dice() * faults.lag)
+            self.at(later, partial(deliver, source, bytearray(data), size))
         if faults.damage:
             self._damage(data)
-        if faults.reordering and random.random() < faults.reordering:
-            arrival += int(random.random() * faults.lag)
+        if faults.reordering and dice() < faults.reordering:
+            arrival += int(dice() * faults.lag)
         else:
-            arrival = self._in_turn(source, to, arrival)
-        self.at(arrival, lambda: deliver(source, data, size))
+            arrival = self._in_turn(link, arrival)
+        self._serial += 1  # as by `at`: most of what a world does goes through here
+        arrives: Callable[[], None] = partial(deliver, source, data, size)
+        heappush(self._calendar, (arrival, self._serial, arrives))
 
     def send_piece(
         self, source: int, to: int, data: bytearray, size: int, deliver: Deliver
@@ -116,7 +119,7 @@ class Network:
         )
         at = random.randint(1, len(together)) if together and random.random() < _SPLITS else 0
         for some in (together[:at], together[at:]):
-            due = arrival if is_held_up or not some else self._in_turn(source, to, arrival)
+            due = arrival if is_held_up or not some else self._in_turn((source, to), arrival)
             arrival = due + int(random.random() * faults.jitter)
             for piece, each in _merged(some):
                 if is_repeated:
@@ -160,7 +163,7 @@ class Network:
         self._arrive(source, data, size, late, deliver)
 
     def _arrive(self, source: int, data: bytearray, size: int, due: int, deliver: Deliver) -> None:
-        self.at(due, lambda: deliver(source, data, size))
+        self.at(due, partial(deliver, source, data, size))
 
     def _damage(self, data: bytearray) -> None:
         faults, random = self.faults, self.random
@@ -169,10 +172,11 @@ class Network:
             at = random.randrange(len(data) - 12)
             data[at if at < 6 else at + 12] ^= 1 << random.randrange(8)
 
-    def _in_turn(self, source: int, to: int, arrival: int) -> int:
+    def _in_turn(self, link: tuple[int, int], arrival: int) -> int:
         """Return when a packet arrives that does not overtake those before it."""
-        link = (source, to)
-        arrival = max(arrival, self._busy_until.get(link, 0))
+        busy_until = self._busy_until.get(link, 0)
+        if busy_until > arrival:
+            return busy_until
         self._busy_until[link] = arrival
         return arrival
 

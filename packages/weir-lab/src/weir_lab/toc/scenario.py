@@ -19,6 +19,9 @@ from weir_toc.topology import rack_of
 #: The network is faulty for so many intervals, and then it is quiet for so many at most.
 ACTIVE = 12
 QUIET_MAX = 1_200
+#: It ends once all was settled for so many: what the end of one failure leads to is reported within
+#: as long as an input may be silent, and a little. It is looked at so often.
+QUIET, _LOOK = 14, 2
 #: In so many of the worlds that are not calm a cable is cut that heals.
 FLAPS = 0.3
 #: In so many of all worlds processes send many scatterings at once, and pieces are carried.
@@ -208,9 +211,8 @@ def _drain(world: World) -> None:
     network = world.network
     network.faults = Faults(delay=network.faults.delay, jitter=network.faults.jitter)
     quiet = 0
-    for _ in range(QUIET_MAX // 5):
-        world.run(5 * T)
-        # What the end of one failure leads to is reported within as long as an input may be silent.
-        quiet = quiet + 1 if world.is_settled else 0
-        if quiet > 3:
+    for _ in range(QUIET_MAX // _LOOK):
+        world.run(_LOOK * T)
+        quiet = quiet + _LOOK if world.is_settled else 0
+        if quiet >= QUIET:
             break

@@ -45,6 +45,7 @@ from weir_toc.topology import Topology, process_id
 #: The interval of all worlds.
 T = 1_000_000
 _PPM = 1_000_000
+_WITHOUT_BARRIERS, _DATA = {wire.JOIN, wire.FENCED}, {wire.DATA_BE, wire.DATA_R}
 
 #: How long a message to or from the controller takes, how long the controller collects reports,
 #: and how long it waits for answers; both in intervals.
@@ -175,9 +176,9 @@ class World:
             switch.id: SwitchNode(switch, self.topology, shape.start, config)
             for switch in self.topology.switches.values()
         }
+        self.dead: set[int] = set()
         #: How what arrives is given to each node.
         self._delivers = {id: self._at_switch(id) for id in self.switches}
-        self.dead: set[int] = set()
         for id in self.switches:
             self._wake_switch(id)
         self._serials = [0] * shape.racks
@@ -249,7 +250,7 @@ class World:
         if not host.alive:
             return
         if host.paused_until > true:
-            self.network.at(host.paused_until, lambda: self._wake_host(process))
+            self.network.at(host.paused_until, partial(self._wake_host, process))
             return
         now = host.now(true)
         if host.inbox:
@@ -259,9 +260,9 @@ class World:
             host.endpoint.tick(now)
         self._carry_out(process, host, now)
         wait = max(1_000, host.endpoint.deadline - now)
-        self.network.at(true + wait, lambda: self._wake_host(process))
+        self.network.at(true + wait, partial(self._wake_host, process))
 
-    def _arrive_at_host(self, process: int, data: bytearray, size: int) -> None:
+    def _arrive_at_host(self, process: int, _source: int, data: bytearray, size: int) -> None:
         host = self.hosts[process]
         if not host.alive:
             return
@@ -276,8 +277,8 @@ class World:
         endpoint = host.endpoint
         if endpoint.granted > endpoint.config.reorder_budget:
             self.broken.append(f"Bounded {process} granted more than its budget")
-        rack = host.switch
-        self._send_all(process, [(rack, data, size) for data, size in endpoint.take_runs()])
+        if runs := endpoint.take_runs():
+            self._send_all(process, [(host.switch, data, size) for data, size in runs])
         for event in endpoint.take_events():
             if isinstance(event, Message):
                 delivery = Delivery(event, endpoint.barriers, len(host.left))
@@ -375,19 +376,22 @@ class World:
     # -- switches ------------------------------------------------------------------------------
 
     def _at_switch(self, id: int) -> Deliver:
+        node, network, dead = self.switches[id], self.network, self.dead
+
         def arrive(source: int, data: bytearray, size: int) -> None:
-            if id not in self.dead:
-                node, now = self.switches[id], self.network.now
-                self._effects(
-                    id,
-                    node.receive_run(now, source, data, size) if len(data) > size
-                    else node.receive(now, source, data),
-                )  # fmt: skip
+            if id in dead:
+                return
+            if len(data) > size:
+                effects = node.receive_run(network.now, source, data, size)
+            else:
+                effects = node.receive(network.now, source, data)
+            if effects:
+                self._effects(id, effects)
 
         return arrive
 
     def _at_host(self, process: int) -> Deliver:
-        return lambda _source, data, size: self._arrive_at_host(process, data, size)
+        return partial(self._arrive_at_host, process)
 
     def _wake_switch(self, id: int) -> None:
         if id in self.dead:
@@ -397,13 +401,14 @@ class World:
         if now >= node.deadline:
             self._effects(id, node.tick(now))
         wait = max(1_000, node.deadline - now)
-        self.network.at(now + wait, lambda: self._wake_switch(id))
+        self.network.at(now + wait, partial(self._wake_switch, id))
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
         sent: list[Sent] = []
         for effect in effects:
             if isinstance(effect, Send):
-                sent.append((effect.to, effect.data, effect.size or len(effect.data)))
+                to, data, size = effect
+                sent.append((to, data, size or len(data)))
             elif isinstance(effect, Silent):
                 report = InputSilent(id, effect.neighbour, effect.epoch, effect.commit)
                 self._tell_controller(report)
@@ -437,16 +442,15 @@ class World:
     def _note(self, source: int, to: int, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
         opcode = data[22]
-        if opcode in (wire.JOIN, wire.FENCED):
-            return
-        if opcode != wire.BEACON and not self.shape.rewrites:
+        if opcode in _WITHOUT_BARRIERS or (opcode != wire.BEACON and not self.shape.rewrites):
             return
         found = wire.barriers_of(data, self.network.now)
-        last = self._told.get((source, to), found)
+        link = (source, to)
+        last = self._told.get(link, found)
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
-        self._told[source, to] = found
-        if source not in self.hosts or opcode not in (wire.DATA_BE, wire.DATA_R):
+        self._told[link] = found
+        if opcode not in _DATA or source not in self.hosts:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), self.network.now)
         if opcode == wire.DATA_BE and stamp < last[0]:
