@@ -63,8 +63,8 @@ check-pages: $(STAMP)
 CHECKED := $(if $(filter verify,$(MAKECMDGOALS)),--ignore=tests/test_tidy.py)
 # `make -j verify test` must not start the tests before the checks are done.
 .PHONY: test
-test: $(STAMP) | $(filter verify,$(MAKECMDGOALS)) ## Run the tests, and beside them 200 worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 3 --dist loadscope $(CHECKED)
+test: $(STAMP) | $(filter verify,$(MAKECMDGOALS)) ## Run the tests, and beside them 2,200 worlds
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} WEIR_TOC_SEEDS=$${WEIR_TOC_SEEDS:-2000} $(BIN)/python -m pytest -n 3 --dist loadscope $(CHECKED)
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## Run the tests that `make test` leaves out, one after the other

@@ -1,4 +1,4 @@
-"""Many seeds of sets are played beside all tests, for the one that judges them.
+"""Many seeds are played beside all tests, for those that judge them.
 
 Whichever process hands tests out, or runs all of them, has the players: one that runs only some
 may end before others do. Where nobody asks for the seeds, none is played.
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rigs.many_seeds import JUDGE, ManySeeds
+from rigs.many_seeds import JUDGES, ManySeeds
 
 _PLAYING: list[ManySeeds] = []
 
@@ -55,5 +55,6 @@ def _players() -> ManySeeds:
 
 
 def _begin(ids: Iterable[str]) -> None:
-    if any(JUDGE in one for one in ids):
-        _players().begin()
+    names = {one.partition("::")[2] for one in ids}
+    if asked := [judge for judge in JUDGES if judge in names]:
+        _players().begin(asked)

@@ -1,4 +1,5 @@
-"""Many seeds of sets, played by processes of their own beside all other tests.
+"""Many seeds of sets, and of the transport of packets, played by processes of their own beside all
+other tests.
 
 Their first seed is drawn by the hash of weir's code, so that each change of it is played in other
 worlds; WEIR_FIRST_SET_SEED overrules it.
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,14 @@ from rigs.drawn_mutants import code_digest
 from weir.server.interpreter import environment
 
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
+TOC_SEEDS = int(os.environ.get("WEIR_TOC_SEEDS", "60"))
 #: Seeds are drawn below it.
 _SEEDS_MOST = 1_000_000_000
-#: The test that judges them.
-JUDGE = "test_every_promise_is_kept_in_drawn_worlds"
+#: What `weir sim` plays, and how many seeds of it, for the test that judges them.
+JUDGES = {
+    "test_every_promise_is_kept_in_drawn_worlds": ("run", SEEDS),
+    "test_every_invariant_holds_in_drawn_worlds_of_packets": ("toc", TOC_SEEDS),
+}
 #: Of each player: what it prints, and a file that is locked for as long as it plays.
 _SAID = ("out", "err")
 _AT_WORK = "at-work"
@@ -58,18 +64,19 @@ class ManySeeds:
         self.folder = Path(self._files.name)
         self._players: list[subprocess.Popen[bytes]] = []
 
-    def begin(self) -> None:
-        """Play, unless they do."""
+    def begin(self, judges: Iterable[str] = JUDGES) -> None:
+        """Play what these tests judge, unless they do."""
         if self._players:
             return
-        count = min(os.cpu_count() or 1, SEEDS)
         first = first_seed()
-        bounds = [first + SEEDS * i // count for i in range(count + 1)]
-        self._players = [self._play(a, b - a) for a, b in pairwise(bounds)]
+        for what, seeds in (JUDGES[judge] for judge in judges):
+            count = min(os.cpu_count() or 1, seeds)
+            bounds = [first + seeds * i // count for i in range(count + 1)]
+            self._players += [self._play(what, a, b - a) for a, b in pairwise(bounds)]
 
-    def _play(self, first: int, count: int) -> subprocess.Popen[bytes]:
-        asked = ("sim", "run", "--seeds", str(count), "--seed", str(first), "--json")
-        out, err, at_work = (self.folder / f"{first}.{name}" for name in (*_SAID, _AT_WORK))
+    def _play(self, what: str, first: int, count: int) -> subprocess.Popen[bytes]:
+        asked = ("sim", what, "--seeds", str(count), "--seed", str(first), "--json")
+        out, err, at_work = (self.folder / f"{what}-{first}.{name}" for name in (*_SAID, _AT_WORK))
         with out.open("wb") as said, err.open("wb") as complained, at_work.open("wb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)  # the player has it, too, and for as long as it lives
             player = subprocess.Popen(
@@ -95,12 +102,12 @@ class ManySeeds:
         self._files.cleanup()
 
 
-def judged(folder: Path) -> list[tuple[dict[str, Any], str]]:
-    """Wait for the last seed of all players that write there; return what became of all, and what
-    was said of those that broke a promise. Any process may ask.
+def judged(folder: Path, what: str = "run") -> list[tuple[dict[str, Any], str]]:
+    """Wait for the last seed of all players of this that write there; return what became of all,
+    and what was said of those that broke a promise. Any process may ask.
     """
     found = []
-    for at_work in sorted(folder.glob(f"*.{_AT_WORK}")):
+    for at_work in sorted(folder.glob(f"{what}-*.{_AT_WORK}")):
         with at_work.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_SH)
         said, complaints = (at_work.with_suffix(f".{one}").read_text() for one in _SAID)

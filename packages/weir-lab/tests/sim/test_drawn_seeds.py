@@ -1,6 +1,8 @@
-"""Seeds of worlds that draw what they are. `make test` plays 200, beside all other tests.
+"""Seeds of worlds that draw what they are. `make test` plays 200 of sets and 2,000 of packets,
+beside all other tests.
 
-WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin; else weir's code does.
+WEIR_SET_SEEDS and WEIR_TOC_SEEDS say how many, and WEIR_FIRST_SET_SEED where to begin; else weir's
+code does.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rigs.many_seeds import SEEDS, judged
+from rigs.many_seeds import SEEDS, TOC_SEEDS, judged
 
 
 @pytest.mark.timeout(2_700)
@@ -24,3 +26,17 @@ def test_every_promise_is_kept_in_drawn_worlds(many_seeds: Path) -> None:
     # A simulation in which nothing happens keeps every promise too.
     assert operations >= 200 * seeds
     assert faults >= 10 * seeds
+
+
+@pytest.mark.timeout(2_700)
+def test_every_invariant_holds_in_drawn_worlds_of_packets(many_seeds: Path) -> None:
+    found = judged(many_seeds, "toc")
+    for told, complaints in found:
+        assert not told["violations"], complaints
+    seeds, delivered, failed = (
+        sum(told[what] for told, _ in found) for what in ("seeds", "delivered", "send_failed")
+    )
+    assert seeds == TOC_SEEDS
+    # A network that delivers nothing, or loses nothing, breaks no invariant either.
+    assert delivered >= 20 * seeds
+    assert failed >= seeds

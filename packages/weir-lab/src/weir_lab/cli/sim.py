@@ -314,6 +314,7 @@ def toc(
             if outcome.violations:
                 broken[number] = outcome.violations
                 typer.echo(f"seed {number}: " + "\n  ".join(outcome.violations[:5]), err=True)
+                typer.echo(f"  Again: weir sim toc --seed {number} --seeds 1", err=True)
             show(number - seed + 1)
     results = {
         "seeds": seeds, "packets": packets, "delivered": delivered, "send_failed": failed,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.network import Network
-from weir_lab.toc.scenario import drawn, play
+from weir_lab.toc.scenario import Outcome, drawn, play
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.node import SwitchNode
@@ -165,3 +165,16 @@ def test_the_command_plays_seeds() -> None:
     assert told["schema"] == "weir.sim.toc/1"
     assert told["violations"] == 0
     assert told["delivered"] > 0
+
+
+def test_each_seed_that_breaks_is_told_with_the_command_that_plays_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(seed: int) -> Outcome:
+        return Outcome(seed, drawn(seed), ("I9 something",) * (seed != 8), 1, 1, 0)
+
+    monkeypatch.setattr("weir_lab.toc.scenario.play", broken)
+    found = CliRunner().invoke(app, ["toc", "--seed", "7", "--seeds", "3", "--json"])
+    assert found.exit_code == 1
+    for seed, is_told in ((7, True), (8, False), (9, True)):
+        assert (f"weir sim toc --seed {seed} --seeds 1" in found.output) == is_told
