@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
 
 from weir.errors import SequenceGap, UnknownTopic
+from weir.model.message import Message
 from weir_lab.bench.faults.powercut import load
-from weir_lab.bench.faults.powercut.ledger import Place
+from weir_lab.bench.faults.powercut.ledger import Name, Place, value_of
 
 
 class Ended:
@@ -82,6 +84,33 @@ def test_writers_that_are_cancelled_wait_for_no_confirm(monkeypatch: pytest.Monk
     assert client.closed
 
 
+def test_the_topic_has_the_order_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[tuple[int, str]] = []
+
+    class Creating(Ended):
+        async def create_topic(self, name: str, partitions: int, order: str) -> None:
+            created.append((partitions, order))
+
+    @asynccontextmanager
+    async def connected(*_: object, **__: object):
+        yield Creating()
+
+    monkeypatch.setattr(load, "connect", connected)
+    writing = load.Load("weir://core", "weir://relay", 2, 15, order="total").write()
+    with pytest.raises(SequenceGap):
+        asyncio.run(asyncio.wait_for(writing, 30))
+    assert created == [(2, "total")]
+
+
+def test_what_a_reader_was_given_is_where_it_lies_and_which_it_is() -> None:
+    value = value_of(Name(1, 7))
+    for bad in (False, True):
+        message = Message(
+            topic=load.TOPIC, partition=1, offset=9, stamp=5, value=value[:-1] if bad else value
+        )
+        assert load.given(message) == (Place(1, 9), None if bad else Name(1, 7))
+
+
 class Learning:
     """A client of a relay that hears of the topic after a while."""
 
@@ -122,3 +151,31 @@ def test_a_load_with_readers_flows_and_ends_once_each_was_given_what_was_sent() 
             assert (flowing.done(), ending.done()) == done
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class Connected(Exception):
+    """A client was about to connect."""
+
+
+# At the core, a consumer and readers would say nothing of the tiers below it.
+@pytest.mark.parametrize(
+    ("task", "at"),
+    [
+        (load.Load.write, "weir://core"),
+        (load.Load.work, "weir://relay"),
+        (lambda one: one.read(0), "weir://relay"),
+    ],
+)
+def test_only_writers_connect_to_the_core(
+    task: Callable[[load.Load], Coroutine[None, None, None]],
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(url: str, **_: object) -> None:
+        raise Connected(url)
+
+    monkeypatch.setattr(load, "connect", connect)
+    one = load.Load("weir://core", "weir://relay", 2, 15, order="total", readers=1)
+    one.ledger.confirmed[0].append(0)  # the others wait for the first confirm
+    with pytest.raises(Connected, match=at):
+        asyncio.run(asyncio.wait_for(task(one), 30))

@@ -50,15 +50,18 @@ def test_the_access_relay_is_below_the_tandem_relay(all_tiers: tiers.TierMachine
     assert sets["access"].upper == (sets["tandem"].id,)
 
 
-def test_relays_say_who_they_are_in_the_topology(all_tiers: tiers.TierMachines) -> None:
+def test_machines_say_who_they_are_in_the_topology(all_tiers: tiers.TierMachines) -> None:
     found = read(all_tiers.topology())
     assert found.topology is not None
     sets = {one.name: one for one in found.topology.sets}
-    for one in all_tiers.all[1:]:
+    for one in all_tiers.all:
         words = [*one.command]  # type: ignore[attr-defined]
         (place,) = sets[one.name].nodes
-        assert words[words.index("--set") + 1] == str(sets[one.name].id)
         assert words[words.index("--node") + 1] == str(place.number)
+        if one.name == tiers.CORE:
+            assert (sets[one.name].id, place.host) == (0, words[words.index("--hosts") + 1])
+            continue
+        assert words[words.index("--set") + 1] == str(sets[one.name].id)
         assert words[words.index("--host") + 1] == place.host == one.address  # type: ignore[attr-defined]
         assert all_tiers.publish_at in words
     assert all_tiers.consume_at == f"weir://{sets['access'].nodes[0].host}:6800"
