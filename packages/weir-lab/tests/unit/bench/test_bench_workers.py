@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 
 from weir.cli.main import main
+from weir_lab.bench.consumers import workers
 from weir_lab.bench.consumers.workers import Settings, fill, full_speed, work
 from weir_lab.bench.flow import FlowFailed
 from weir_lab.bench.harness.loop import run
@@ -36,6 +38,24 @@ def test_workers_take_each_message_once_and_each_key_in_order(
     costs = [part["client_us"] + part["server_us"] for part in parts]
     assert found["keyed_times"] == pytest.approx(costs[2] / costs[0])
     assert found["keyed_batches_times"] == pytest.approx(costs[3] / costs[1])
+
+
+def test_the_time_includes_that_of_the_last_ack(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])
+
+    async def acked(client: object, topic: str, cluster: str) -> bool:
+        await asyncio.sleep(0.3)
+        return next(answers)
+
+    async def test() -> None:
+        monkeypatch.setattr(workers, "_acked", acked)
+        await fill(own, "acked", [10], 100)
+        settings = Settings(workers=1, keys=1, messages=10)
+        found = await work(own, "acked", [10], settings, "shared", by_message=False)
+        assert found.seconds >= 0.6
+        assert next(answers, None) is None
+
+    run(test())
 
 
 @pytest.mark.parametrize("mode", ["shared", "keyed"])
