@@ -18,7 +18,7 @@ Ports are named by the neighbours behind them: the ids of processes and switches
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -83,6 +83,8 @@ class Input:
     live: bool = True
     #: How many were.
     packets: int = 0
+    #: What its beacons hold beside their barriers in this epoch, once one of them was checked.
+    beacon: bytes = b""
     #: Whether the commit register no longer follows what comes in, and in which epoch it was last
     #: frozen.
     frozen: bool = False
@@ -113,6 +115,10 @@ class Half:
 
     def raise_to(self, one: Input, barrier: int, commit: int, now: int) -> bool:
         """Take the barriers of a packet; return whether a minimum of this half moved."""
+        return self.take(one, barrier, commit, now) and self.aggregate(now)
+
+    def take(self, one: Input, barrier: int, commit: int, now: int) -> bool:
+        """Take the barriers of a packet; return whether a minimum may have moved by that."""
         one.heard_at = now
         held = (one.barrier <= self.barrier or one.commit <= self.commit) and (
             barrier > one.barrier or commit > one.commit
@@ -120,7 +126,7 @@ class Half:
         one.barrier = max(one.barrier, barrier)
         if not one.frozen:
             one.commit = max(one.commit, commit)
-        return held and self.aggregate(now)
+        return held
 
     def aggregate(self, now: int) -> bool:
         """Compute both minima anew; return whether one of them moved. They never decrease."""
@@ -229,6 +235,8 @@ class SwitchNode:
             self._refuse(now, neighbour, one.epoch)
             return effects
         one.packets += 1
+        if opcode == wire.BEACON:
+            one.beacon = wire.constant_of(data)
         if opcode == wire.BEACON or self.config.rewrites:
             barrier, commit = wire.barriers_of(data, now)
             if half.raise_to(one, barrier, commit, now):
@@ -257,6 +265,30 @@ class SwitchNode:
         effects: list[Effect] = []
         for packet in wire.split(data, size):
             effects += self.receive(now, neighbour, bytearray(packet))
+        return effects
+
+    def receive_beacons(self, now: int, beacons: Iterable[tuple[int, bytes]]) -> list[Effect]:
+        """Take beacons that came at once, each with its neighbour, in their order; as `receive`.
+
+        All registers rise, then the minima are computed and passed on once. A beacon that differs
+        from one that was checked in its barriers alone is not checked again.
+        """
+        effects: list[Effect] = []
+        may_move = False
+        for neighbour, data in beacons:
+            half = self._half_of(neighbour)
+            one = half.inputs.get(neighbour)
+            if one is None or not one.live or not wire.has_constant(data, one.beacon):
+                effects += self.receive(now, neighbour, bytearray(data))
+                continue
+            one.packets += 1
+            may_move |= half.take(one, *wire.barriers_of(data, now), now)
+        self._effects = effects
+        if may_move:
+            for half in (self.up, self.down):
+                if half.aggregate(now):
+                    self._pass_on(now, half)
+        self._told(now)
         return effects
 
     def tick(self, now: int) -> list[Effect]:
@@ -406,6 +438,7 @@ class SwitchNode:
         If the controller has not removed its commit register, that stays frozen until it does.
         """
         one.epoch = epoch
+        one.beacon = b""
         one.live = True
         one.returned_at = now
         one.barrier = now - START_NS

@@ -73,6 +73,7 @@ CONFIRM = 8
 #: The destination of packets that the neighbour on the link keeps.
 NEIGHBOUR = 0
 
+_NO_STAMP, _TO_NEIGHBOUR = bytes(6), bytes(4)
 _WRAP = 1 << 48
 _HALF = 1 << 47
 _LOW = _WRAP - 1
@@ -144,6 +145,27 @@ def encode_beacon(source: int, epoch: int, barrier: int, commit: int) -> bytearr
 @lru_cache(maxsize=1_024)
 def _blank_beacon(source: int, epoch: int) -> bytes:
     return bytes(encode(Packet(BEACON, source, epoch=epoch)))
+
+
+def constant_of(beacon: bytes | bytearray) -> bytes:
+    """Return what all beacons of an epoch of a link hold: all but the barriers, checksum included.
+
+    It is empty for a packet that no switch keeps for itself, or that has a stamp or a payload.
+    """
+    is_plain = len(beacon) == OVERHEAD_BYTES and beacon[:6] == _NO_STAMP
+    return bytes(beacon[18:]) if is_plain and beacon[28:32] == _TO_NEIGHBOUR else b""
+
+
+def has_constant(data: bytes | bytearray, constant: bytes) -> bool:
+    """Whether this is a beacon with this constant, which is then undamaged: its barriers may be
+    any, as the checksum does not cover them.
+    """
+    return data[18:] == constant and data[:6] == _NO_STAMP
+
+
+def is_beacon(data: bytes | bytearray) -> bool:
+    """Whether this looks like a beacon; it may be damaged."""
+    return len(data) == OVERHEAD_BYTES and data[22] == BEACON
 
 
 def encode_run(packet: Packet, payloads: Sequence[bytes]) -> bytearray:

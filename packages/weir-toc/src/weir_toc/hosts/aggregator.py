@@ -65,6 +65,9 @@ class Aggregator:
         With `forwarding` its routes are set as the controller says.
         """
         self.place = place
+        #: Whether beacons that count come here. Otherwise the kernel keeps them, and here are those
+        #: that it has refused, which are judged one by one.
+        self._takes_beacons = place is not Place.XDP
         self._forwarding = forwarding
         self.switch = switch
         self.socket = open_socket(listen, None)
@@ -177,13 +180,22 @@ class Aggregator:
         burst = self.socket.read()
         now = self.link.now()
         sends: list[Sending] = []
+        beacons: list[tuple[int, bytes]] = []
         for data, address, size in burst:
             neighbour = self._neighbours.get(address)
+            if neighbour is not None and wire.is_beacon(data) and self._takes_beacons:
+                beacons.append((neighbour, data))
+                continue
+            if beacons:  # they were queued before this packet
+                self._carry_out(node.receive_beacons(now, beacons), sends)
+                beacons = []
             if neighbour is not None and len(data) > size:
                 self._carry_out(node.receive_run(now, neighbour, bytearray(data), size), sends)
             else:
                 for one in split(data, size):
                     self._take(now, bytearray(one), address, sends)
+        if beacons:
+            self._carry_out(node.receive_beacons(now, beacons), sends)
         self.socket.send(sends)
         return len(burst) > 0
 

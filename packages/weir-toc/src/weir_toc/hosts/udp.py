@@ -2,7 +2,8 @@
 
 Beacons and data of a link go through one socket, so a barrier is read behind all that was queued
 before it. Runs of packets of one size to one address leave in one call by UDP_SEGMENT, where the
-kernel has it, in their order; by UDP_GRO they are read in one call, too.
+kernel has it, in their order; by UDP_GRO they are read in one call, too. Packets of several
+addresses or sizes leave by `sendmmsg`, and are read by `recvmmsg`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from weir_toc.errors import CannotListen
+from weir_toc.hosts.batches import BATCH_MAX, HAS_BATCHES, Inbox, Outlet, Single, Train
 from weir_toc.packet import split
 
 Address = tuple[str, int]
@@ -25,6 +26,8 @@ Loses = Callable[[], bool]
 
 #: So often is read, and so many bytes, before anything else happens.
 BURST_READS, BURST_BYTES = 512, 256 << 10
+#: Where runs have come that were so long, so few are read in one call: as many fill a burst.
+_LONG_BYTES, _LONG_READS = 8 << 10, 4
 #: What one call with UDP_SEGMENT may hold: the kernel's limits.
 _SEGMENTS_MAX, _SEGMENTS_BYTES_MAX = 64, 65_000
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
@@ -48,14 +51,6 @@ def cannot_listen(address: Address, error: OSError) -> CannotListen:
     """Return the error of an address that a socket cannot be bound to, with what to do."""
     why = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
     return CannotListen(f"cannot listen at {address[0]}:{address[1]}: {why}")
-
-
-class Train(NamedTuple):
-    """Packets of one address that came at once: each of `size` bytes, the last perhaps shorter."""
-
-    data: bytes
-    address: Address
-    size: int
 
 
 @dataclass(slots=True)
@@ -89,7 +84,7 @@ class UdpSocket:
         self.counters = SocketCounters()
         self._segments = True
         self._loses = loses
-        self._buffer = bytearray(_READ_BYTES)
+        self._buffer = b"" if HAS_BATCHES else bytearray(_READ_BYTES)
         try:
             self.socket.setblocking(False)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -108,6 +103,10 @@ class UdpSocket:
         #: The only address that this socket talks to, or none.
         self.remote = remote or ("", 0)
         self.is_connected = remote is not None
+        self._inbox = Inbox() if HAS_BATCHES else None
+        self._outlet = Outlet(family) if HAS_BATCHES and remote is None else None
+        #: How many are read in one call.
+        self._reads = BATCH_MAX
 
     @property
     def address(self) -> Address:
@@ -121,6 +120,8 @@ class UdpSocket:
 
     def read(self, reads_max: int = BURST_READS) -> list[Train]:
         """Return the packets that have come, the oldest first: runs of one size in one piece."""
+        if self._inbox is not None:
+            return self._read_batches(self._inbox, reads_max)
         found: list[Train] = []
         receive, buffer, view = self.socket.recvmsg_into, [self._buffer], memoryview(self._buffer)
         left = BURST_BYTES
@@ -141,26 +142,69 @@ class UdpSocket:
             found.append(Train(bytes(view[:length]), (address[0], address[1]), size or 1))
         return found
 
+    def _read_batches(self, inbox: Inbox, reads_max: int) -> list[Train]:
+        found: list[Train] = []
+        left = BURST_BYTES
+        while left > 0 and reads_max > 0:
+            count = min(self._reads, reads_max)
+            reads_max -= count
+            try:
+                batch = inbox.read(self.socket.fileno(), count)
+            except BlockingIOError:
+                break
+            except OSError:
+                continue  # what an earlier packet was answered with, once
+            read = sum([len(one.data) for one in batch])
+            left -= read
+            self._reads = _LONG_READS if read > _LONG_BYTES * len(batch) else BATCH_MAX
+            found += batch
+            if len(batch) < count:
+                break
+        return found
+
     def send(self, packets: Iterable[Sending]) -> None:
         """Send packets in this order. What the kernel does not take is lost, and counted."""
         run: list[bytes | bytearray] = []
+        singles: list[Single] = []
         to: Address = self.remote
         size = total = limit = 0
         for data, address, each in self._kept(packets) if self._loses else packets:
             if run and (address != to or each != size or total + len(data) > limit):
-                self._send_run(run, to, size)
+                self._leave(run, to, size, singles)
                 run, total = [], 0
             if not run:
                 to, size = address, each
                 limit = each * max(1, min(_SEGMENTS_MAX, _SEGMENTS_BYTES_MAX // max(1, each)))
             if len(data) > limit:
                 for at in range(0, len(data), limit):
-                    self._send_run([data[at : at + limit]], to, size)
+                    self._leave([data[at : at + limit]], to, size, singles)
                 continue
             run.append(data)
             total += len(data)
         if run:
-            self._send_run(run, to, size)
+            self._leave(run, to, size, singles)
+        self._send_singles(singles)
+
+    def _leave(
+        self, run: list[bytes | bytearray], to: Address, size: int, singles: list[Single]
+    ) -> None:
+        """Send a run behind the `singles`; let a single packet wait for others among them."""
+        is_one = len(run) == 1 and len(run[0]) <= size
+        if is_one and self._outlet is not None and self._outlet.takes(run[0], to):
+            singles.append((run[0], to))
+            return
+        if singles:
+            self._send_singles(singles)
+            singles.clear()
+        self._send_run(run, to, size)
+
+    def _send_singles(self, singles: list[Single]) -> None:
+        if len(singles) > 1:
+            assert self._outlet is not None
+            self.counters.unsent += self._outlet.send(self.socket.fileno(), singles)
+            self.counters.batches += 1
+        elif singles:
+            self._send_one(*singles[0])
 
     def _kept(self, packets: Iterable[Sending]) -> Iterator[Sending]:
         """Yield the packets that are not lost on purpose."""
