@@ -18,7 +18,7 @@ Ports are named by the neighbours behind them: the ids of processes and switches
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,13 +120,14 @@ class Half:
     def take(self, one: Input, barrier: int, commit: int, now: int) -> bool:
         """Take the barriers of a packet; return whether a minimum may have moved by that."""
         one.heard_at = now
-        held = (one.barrier <= self.barrier or one.commit <= self.commit) and (
-            barrier > one.barrier or commit > one.commit
-        )
-        one.barrier = max(one.barrier, barrier)
-        if not one.frozen:
-            one.commit = max(one.commit, commit)
-        return held
+        may_move = False
+        if barrier > one.barrier:
+            may_move = one.barrier <= self.barrier
+            one.barrier = barrier
+        if commit > one.commit and not one.frozen:
+            may_move = may_move or one.commit <= self.commit
+            one.commit = commit
+        return may_move
 
     def aggregate(self, now: int) -> bool:
         """Compute both minima anew; return whether one of them moved. They never decrease."""
@@ -267,25 +268,32 @@ class SwitchNode:
             effects += self.receive(now, neighbour, bytearray(packet))
         return effects
 
-    def receive_beacons(self, now: int, beacons: Iterable[tuple[int, bytes]]) -> list[Effect]:
-        """Take beacons that came at once, each with its neighbour, in their order; as `receive`.
+    def receive_beacons(
+        self, now: int, neighbours: Sequence[int], beacons: Sequence[bytes]
+    ) -> list[Effect]:
+        """Take beacons that came at once, each from the neighbour beside it, in their order.
 
-        All registers rise, then the minima are computed and passed on once. A beacon that differs
-        from one that was checked in its barriers alone is not checked again.
+        As `receive`, but all registers rise, and then the minima are computed and passed on once.
+        Only a beacon that differs from the last one of its epoch in more than its barriers is
+        checked.
         """
         effects: list[Effect] = []
+        upper, up, down = self.switch.upper, self.up, self.down
         may_move = False
-        for neighbour, data in beacons:
-            half = self._half_of(neighbour)
+        for neighbour, data, (constant, barrier, commit) in zip(
+            neighbours, beacons, wire.decode_beacons(beacons, now), strict=True
+        ):
+            half = down if neighbour in upper else up
             one = half.inputs.get(neighbour)
-            if one is None or not one.live or not wire.has_constant(data, one.beacon):
+            if one is None or not one.live or constant != one.beacon:
                 effects += self.receive(now, neighbour, bytearray(data))
                 continue
             one.packets += 1
-            may_move |= half.take(one, *wire.barriers_of(data, now), now)
+            if half.take(one, barrier, commit, now):
+                may_move = True
         self._effects = effects
         if may_move:
-            for half in (self.up, self.down):
+            for half in (up, down):
                 if half.aggregate(now):
                     self._pass_on(now, half)
         self._told(now)
@@ -565,8 +573,7 @@ class SwitchNode:
         self._moved = False
         for neighbour, output in self._outputs.items():
             half = output.half
-            steps = half.barrier - output.barrier, half.commit - output.commit
-            if max(steps) < least:
+            if half.barrier - output.barrier < least and half.commit - output.commit < least:
                 continue  # the next beacon tells it
             if now - output.moved_at >= pause:
                 output.moved_at = now

@@ -78,6 +78,8 @@ _WRAP = 1 << 48
 _HALF = 1 << 47
 _LOW = _WRAP - 1
 _REST = struct.Struct(">IBBIII")
+#: The stamp, both barriers, each in two parts, and what all beacons of an epoch hold.
+_BEACON = struct.Struct(">6sHIHI22s")
 _NOT_ECN = 0xFF ^ ECN
 _PSN_WRAP = 1 << 32
 _PSN_LOW = _PSN_WRAP - 1
@@ -137,14 +139,18 @@ def encode(packet: Packet) -> bytearray:
 
 def encode_beacon(source: int, epoch: int, barrier: int, commit: int) -> bytearray:
     """Return the bytes of a beacon: all but its barriers is the same in an epoch of a link."""
-    data = bytearray(_blank_beacon(source, epoch))
-    rewrite(data, barrier, commit)
-    return data
+    return bytearray(_NO_STAMP + _both(barrier, commit) + _beacon_constant(source, epoch))
 
 
 @lru_cache(maxsize=1_024)
-def _blank_beacon(source: int, epoch: int) -> bytes:
-    return bytes(encode(Packet(BEACON, source, epoch=epoch)))
+def _beacon_constant(source: int, epoch: int) -> bytes:
+    return constant_of(encode(Packet(BEACON, source, epoch=epoch)))
+
+
+@lru_cache(maxsize=16)
+def _both(barrier: int, commit: int) -> bytes:
+    """Both barriers as they are sent: a switch sends the same ones on many links."""
+    return ((barrier & _LOW) << 48 | commit & _LOW).to_bytes(12, "big")
 
 
 def constant_of(beacon: bytes | bytearray) -> bytes:
@@ -156,11 +162,20 @@ def constant_of(beacon: bytes | bytearray) -> bytes:
     return bytes(beacon[18:]) if is_plain and beacon[28:32] == _TO_NEIGHBOUR else b""
 
 
-def has_constant(data: bytes | bytearray, constant: bytes) -> bool:
-    """Whether this is a beacon with this constant, which is then undamaged: its barriers may be
-    any, as the checksum does not cover them.
+def decode_beacons(beacons: Iterable[bytes], near: int) -> Iterator[tuple[bytes | None, int, int]]:
+    """Yield of each beacon its constant and both barriers; None for a constant if it has a stamp.
+
+    Nothing is checked here. One whose constant is known is undamaged: the checksum covers no more.
     """
-    return data[18:] == constant and data[:6] == _NO_STAMP
+    away = _HALF - near  # as `unwrap` does
+    for stamp, high, low, commit_high, commit_low, constant in _BEACON.iter_unpack(
+        b"".join(beacons)
+    ):
+        yield (
+            constant if stamp == _NO_STAMP else None,
+            ((high << 32 | low) + away & _LOW) - away,
+            ((commit_high << 32 | commit_low) + away & _LOW) - away,
+        )
 
 
 def is_beacon(data: bytes | bytearray) -> bool:

@@ -180,22 +180,24 @@ class Aggregator:
         burst = self.socket.read()
         now = self.link.now()
         sends: list[Sending] = []
-        beacons: list[tuple[int, bytes]] = []
+        neighbours: list[int] = []
+        beacons: list[bytes] = []
         for data, address, size in burst:
             neighbour = self._neighbours.get(address)
-            if neighbour is not None and wire.is_beacon(data) and self._takes_beacons:
-                beacons.append((neighbour, data))
+            if neighbour is not None and self._takes_beacons and wire.is_beacon(data):
+                neighbours.append(neighbour)
+                beacons.append(data)
                 continue
             if beacons:  # they were queued before this packet
-                self._carry_out(node.receive_beacons(now, beacons), sends)
-                beacons = []
+                self._carry_out(node.receive_beacons(now, neighbours, beacons), sends)
+                neighbours, beacons = [], []
             if neighbour is not None and len(data) > size:
                 self._carry_out(node.receive_run(now, neighbour, bytearray(data), size), sends)
             else:
                 for one in split(data, size):
                     self._take(now, bytearray(one), address, sends)
         if beacons:
-            self._carry_out(node.receive_beacons(now, beacons), sends)
+            self._carry_out(node.receive_beacons(now, neighbours, beacons), sends)
         self.socket.send(sends)
         return len(burst) > 0
 
