@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir_toc.hosts.udp import Address, UdpSocket, address_of
+from weir_toc.hosts.udp import BURST_BYTES, Address, UdpSocket, address_of
 from weir_toc.packet import split
 
 HERE = ("127.0.0.1", 0)
@@ -89,3 +89,64 @@ def test_addresses_have_one_form() -> None:
     for text in ("localhost", ":7", "localhost:x", "localhost:65536"):
         with pytest.raises(ValueError, match="not of the form"):
             address_of(text)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_packets_of_many_addresses_leave_and_come_in_one_call(host: str) -> None:
+    receivers = [UdpSocket((host, 0)) for _ in range(70)]
+    sender = UdpSocket((host, 0))
+    sent = [(b"%d %d" % (turn, number), one.address) for turn in range(3) for number, one in
+            enumerate(receivers)]  # fmt: skip
+    send(sender, sent)
+    assert sender.counters.batches == 1
+    for number, one in enumerate(receivers):
+        assert read(one) == [b"%d %d" % (turn, number) for turn in range(3)]
+        one.send([(b"back", sender.address, 4)])
+    back = [(one.data, one.address) for one in sender.read()]
+    assert back == [(b"back", one.address) for one in receivers]
+    for one in (*receivers, sender):
+        one.close()
+
+
+def test_packets_keep_their_order_around_a_run_and_an_address_that_is_a_name() -> None:
+    one, other, sender = UdpSocket(HERE), UdpSocket(HERE), UdpSocket(HERE)
+    named = ("localhost", one.address[1])
+    send(sender, [(b"1", one.address), (b"a", other.address), (b"2", one.address)])
+    sender.send([(b"33", one.address, 2), (b"b", other.address, 1), (b"4455", one.address, 2),
+                 (b"c", other.address, 1), (b"6", named, 1), (b"7", one.address, 1)])  # fmt: skip
+    assert read(one) == [b"1", b"2", b"33", b"44", b"55", b"6", b"7"]
+    assert read(other) == [b"a", b"b", b"c"]
+    assert sender.counters.unsent == 0
+    for each in (one, other, sender):
+        each.close()
+
+
+def test_what_the_kernel_does_not_take_is_counted_and_harms_no_other() -> None:
+    receiver, sender = UdpSocket(HERE), UdpSocket(HERE)
+    nowhere = ("255.255.255.255", 9)  # a broadcast, which was not asked for
+    send(sender, [(b"1", receiver.address), (b"x", nowhere), (b"2", receiver.address),
+                  (b"y", nowhere), (b"z", nowhere)])  # fmt: skip
+    assert read(receiver) == [b"1", b"2"]
+    assert sender.counters.unsent == 3
+    receiver.close()
+    sender.close()
+
+
+def test_long_runs_end_a_burst() -> None:
+    receiver, sender = UdpSocket(HERE), UdpSocket(HERE)
+    run = bytes(1_440 * 40)
+    for _ in range(12):
+        sender.send([(run, receiver.address, 1_440)])
+    receiver.read(1)  # from here on it knows that runs are long
+    assert BURST_BYTES <= sum(len(one.data) for one in receiver.read()) < 2 * BURST_BYTES
+    receiver.close()
+    sender.close()
+
+
+def test_a_system_without_batches_is_served_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir_toc.hosts.udp.HAS_BATCHES", False)
+    test_packets_of_all_sizes_arrive_in_their_order()
+    test_what_leaves_in_one_piece_comes_in_its_order(merges=True)
+    test_a_burst_is_bounded()
+    test_an_empty_packet_is_one()
+    test_what_the_kernel_does_not_take_is_counted_and_harms_no_other()

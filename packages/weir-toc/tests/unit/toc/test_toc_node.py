@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -418,3 +419,74 @@ def test_a_run_is_marked_from_the_packet_on_that_crosses_the_threshold() -> None
         if packet.opcode == wire.DATA_BE
     ]  # fmt: skip
     assert 0 < sum(map(bool, flags)) < 64
+
+
+PROCESSES = [process_id(0, number) for number in range(1, 9)]
+
+
+def at_once(one: SwitchNode, now: int, beacons: Sequence[tuple[int, bytearray]]) -> list[Effect]:
+    return one.receive_beacons(now, [id for id, _ in beacons], [bytes(data) for _, data in beacons])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_beacons_that_come_at_once_count_as_those_that_come_one_by_one(seed: int) -> None:
+    dice = random.Random(seed)
+    one, other = node(), node()
+    for each in (one, other):
+        join(each, *PROCESSES)
+    for turn in range(60):
+        now = START + turn * T // 2
+        burst = []
+        for process in dice.sample(PROCESSES, dice.randint(1, 8)):
+            near = now + dice.randint(-3 * T, T)
+            data = beacon(process, near, near - dice.randint(0, T), dice.choice((1, 1, 1, 2)))
+            if dice.random() < 0.1:
+                data[dice.choice((*range(6), *range(18, 40)))] ^= 1 << dice.randrange(8)
+            burst.append((process, data))
+        if dice.random() < 0.05:
+            silent = dice.choice(PROCESSES)
+            assert one.freeze(now, silent)[:1] == other.freeze(now, silent)[:1]
+        at_once(one, now, burst)
+        for process, data in burst:
+            other.receive(now, process, bytearray(data))
+        one.tick(now), other.tick(now)
+        assert (one.up.barrier, one.up.commit) == (other.up.barrier, other.up.commit)
+        assert (one.down.barrier, one.down.commit) == (other.down.barrier, other.down.commit)
+        assert one.registers() == other.registers()
+        assert one.counters == other.counters
+
+
+def test_beacons_that_come_at_once_are_answered_by_one_on_each_output() -> None:
+    one = node()
+    join(one, *PROCESSES)
+    for turn in range(1, 4):
+        now = START + turn * T
+        burst = [(id, beacon(id, now + n * T // 6)) for n, id in enumerate(PROCESSES)]
+        told = sent(at_once(one, now, burst), now)
+        assert [(to, packet.barrier) for to, packet in told] == [(id, now) for id in PROCESSES]
+
+
+def test_a_beacon_that_was_accepted_before_is_not_accepted_once_its_input_is_fenced() -> None:
+    one = node()
+    join(one, A, B)
+    for _ in range(2):
+        at_once(one, START, [(A, beacon(A, START)), (B, beacon(B, START))])
+    one.tick(START + 11 * T)
+    told = sent(at_once(one, START + 11 * T, [(A, beacon(A, START + 11 * T))]))
+    assert [packet.opcode for _, packet in told] == [wire.FENCED]
+    assert one.registers()[A].barrier == START
+
+
+def test_a_beacon_of_a_former_epoch_is_refused_after_its_switch_has_come_back() -> None:
+    topology = Topology.tree(2, 1)
+    spine = next(one for one in topology.switches.values() if one.lower)
+    below = spine.lower[0]
+    one = SwitchNode(spine, topology, START, SwitchConfig(interval=T))
+    for _ in range(2):
+        at_once(one, START, [(below, beacon(below, START))])
+    one.tick(START + 11 * T)
+    now = START + 12 * T
+    at_once(one, now, [(below, beacon(below, now, epoch=2))])
+    told = sent(at_once(one, now, [(below, beacon(below, now + T))]), now)
+    assert (below, wire.FENCED) in [(to, packet.opcode) for to, packet in told]
+    assert one.registers()[below].barrier == now
