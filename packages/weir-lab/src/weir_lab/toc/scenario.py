@@ -26,6 +26,8 @@ QUIET, _LOOK = 14, 2
 FLAPS = 0.3
 #: In so many of all worlds processes send many scatterings at once, and pieces are carried.
 RUNS = 0.4
+#: In so many of all worlds the numbers of packets pass 2^31 or 2^32, or have passed it.
+WRAPS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,18 @@ class Outcome:
 
 def drawn(seed: int) -> Shape:
     """Return the shape of a seed: a quarter of all worlds are calm, and some have runs."""
-    return replace(_drawn(seed), runs=Random(f"has runs {seed}").random() < RUNS)
+    return replace(
+        _drawn(seed),
+        runs=Random(f"has runs {seed}").random() < RUNS,
+        first_psn=_first_psn(Random(f"first number {seed}")),
+    )
+
+
+def _first_psn(random: Random) -> int:
+    """Return 0, or a number near one at which a packet's 32 bits of it, or their half, wrap."""
+    if random.random() >= WRAPS:
+        return 0
+    return random.choice((1 << 31, 1 << 32, 3 << 31)) + random.randint(-30, 5)
 
 
 def _drawn(seed: int) -> Shape:

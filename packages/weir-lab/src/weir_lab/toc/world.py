@@ -148,6 +148,8 @@ class Shape:
     start: int = (1 << 48) - 20 * T
     reorder_budget: int = 3_500_000
     part_max: int = 32_768
+    #: The number of the first packet between two processes.
+    first_psn: int = 0
     #: Whether all links are FIFO and carry everything, and clocks are right.
     is_calm: bool = False
     #: Whether processes send many scatterings at once, and links carry packets in pieces.
@@ -197,7 +199,7 @@ class World:
         clock = Clock(now + offset)
         config = EndpointConfig(
             interval=T, reorder_budget=shape.reorder_budget, part_max=shape.part_max,
-            barriers_in_data=shape.rewrites,
+            barriers_in_data=shape.rewrites, first_psn=shape.first_psn,
         )  # fmt: skip
         endpoint = Endpoint(process, self._serials[rack], clock.read(now + offset), config)
         switch = self.topology.switch_of_rack(rack).id

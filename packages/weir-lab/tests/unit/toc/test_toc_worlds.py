@@ -69,6 +69,10 @@ def test_seeds_draw_what_can_go_wrong() -> None:
     assert {shape.racks for shape in shapes} == {1, 2, 3}
     assert any(not shape.rewrites for shape in shapes)
     assert any(shape.skew for shape in shapes)
+    firsts = [shape.first_psn for shape in shapes if shape.first_psn]
+    assert 10 < len(firsts) < 40
+    assert all(any(below < one < below + 30 for one in firsts)
+               for below in ((1 << 31) - 30, (1 << 32) - 30))  # fmt: skip
     assert 5 < sum(shape.is_calm for shape in shapes) < 40
 
 

@@ -146,6 +146,9 @@ class EndpointConfig:
     lost_after: int = 20
     #: A scattering waits for a receiver that never answered for so many intervals.
     unreachable_after: int = 1_000
+    #: The number of the first packet, and of the first ACK, between two processes. All processes of
+    #: a network have the same: tests and simulated worlds begin near the wrap at 2^32.
+    first_psn: int = 0
 
     @property
     def window_min(self) -> int:

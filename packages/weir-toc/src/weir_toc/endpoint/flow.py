@@ -150,14 +150,14 @@ class Flow:
         self.to = to
         #: What the receiver granted; 0 until it has answered. The number of the ACK that said so.
         self.window = 0
-        self.ack_number = 0
+        self.ack_number = config.first_psn
         #: The bytes of parts that hold credits: what the receiver's program has not taken counts.
         self.used = 0
         self.congestion = CongestionWindow(config.window_min, config.reorder_budget)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
         #: Parts that wait for credits, in the order in which they were queued.
         self.queue: deque[tuple[Scattering, Part] | Batch] = deque()
-        self.next_psn = dict.fromkeys(Service, 0)
+        self.next_psn = dict.fromkeys(Service, config.first_psn)
         #: Packets that are not acknowledged, by PSN, in the order of PSN.
         self.sent: dict[Service, dict[int, Sent | Batch]] = {service: {} for service in Service}
         #: Parts that hold credits until the receiver has released them.
@@ -168,7 +168,7 @@ class Flow:
         self.recalls: deque[Scattering] = deque()
         self.recalling = 0
         #: The highest PSN that was acknowledged.
-        self.acked_top = dict.fromkeys(Service, -1)
+        self.acked_top = dict.fromkeys(Service, config.first_psn - 1)
         #: When to ask for a window, or to send again what is not acknowledged.
         self.retry_at = now
         #: Whether the receiver waits to hear that a smaller window is kept.

@@ -37,6 +37,9 @@ _LAST = 1 << 33
 _BEHIND_ALL = 1 << 32
 #: How many intervals of best effort packets are remembered, to tell repeated ones from late ones.
 _REMEMBERED = wire.RANGES_MAX
+#: An ACK of best effort tells of so many newest packets: its sender unwraps their numbers near the
+#: one that it sends next, which is possible within 2^31. No window holds as many.
+_TOLD_PACKETS = 1 << 30
 #: So many messages are handed on in one piece at most: a program gives back their memory at once.
 DELIVERED_MAX = 512
 #: A sender that has not confirmed a smaller window is asked again after so many intervals.
@@ -79,10 +82,15 @@ class Seen:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi], ends[lo:hi] = [first], [end]
 
-    def newest(self, count: int) -> tuple[tuple[int, int], ...]:
-        """Return the highest `count` intervals as pairs of a first number and a length."""
+    def newest(self, count: int, span: int) -> tuple[tuple[int, int], ...]:
+        """Return the highest `count` intervals as pairs of a first number and a length.
+
+        Of these, only what lies among the `span` numbers below `top` is returned.
+        """
+        least = self.top - span
         pairs = zip(self._firsts[-count:], self._ends[-count:], strict=True)
-        return tuple((first, end - first) for first, end in pairs)
+        found = ((max(first, least), end) for first, end in pairs if end > least)
+        return tuple((first, end - first) for first, end in found)
 
     def oldest(self, count: int) -> tuple[tuple[int, int], ...]:
         """Return the lowest `count` intervals above the first one that begins at 0."""
@@ -132,12 +140,22 @@ class Stream:
     ack_now: bool = False
     ack_soon: bool = False
 
+    @classmethod
+    def beginning(cls, first_psn: int) -> Stream:
+        """Return a stream of which all packets below `first_psn` are gone."""
+        stream = cls(released=first_psn)
+        if first_psn:
+            stream.seen.add(0, first_psn)
+        return stream
+
 
 @dataclass(slots=True)
 class Source:
     """One sender as its receiver sees it."""
 
     process: int
+    best_effort: Stream
+    reliable: Stream
     #: The window it was told, and the largest one that it may still use.
     told: int = 0
     granted: int = 0
@@ -148,8 +166,12 @@ class Source:
     #: Bytes in memory, and bytes released since the last ACK.
     buffered: int = 0
     unreported: int = 0
-    best_effort: Stream = field(default_factory=Stream)
-    reliable: Stream = field(default_factory=Stream)
+
+    @classmethod
+    def beginning(cls, process: int, first_psn: int) -> Source:
+        """Return a sender of which nothing has come yet."""
+        streams = Stream.beginning(first_psn), Stream.beginning(first_psn)
+        return cls(process, *streams, acks=first_psn)
 
     def stream(self, service: Service) -> Stream:
         """Return what came by one service."""
@@ -268,7 +290,8 @@ class Receiver:
             return
         source = self._sources.get(packet.source)
         if source is None:
-            source = self._sources[packet.source] = Source(packet.source)
+            source = Source.beginning(packet.source, self.config.first_psn)
+            self._sources[packet.source] = source
         # A confirmation that was overtaken may be of the same window at another time.
         number = wire.unwrap_psn(packet.psn, source.acks)
         if source.told and window == source.told and number >= source.told_since:
@@ -349,7 +372,7 @@ class Receiver:
         if service is Service.RELIABLE:
             ranges = seen.oldest(wire.RANGES_MAX)
         else:
-            ranges = seen.newest(wire.RANGES_MAX)
+            ranges = seen.newest(wire.RANGES_MAX, _TOLD_PACKETS)
         ack = Acknowledgement(service.value, source.told, stream.released, seen.through,
                               stream.packets, stream.marked, ranges)  # fmt: skip
         flags = wire.CONFIRM if source.told < source.granted else 0

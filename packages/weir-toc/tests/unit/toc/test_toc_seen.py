@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from weir_toc.endpoint.receiving import Seen
 
 
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5))))
-def test_intervals_hold_what_a_set_holds(added: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5))), st.integers(1, 50))
+def test_intervals_hold_what_a_set_holds(added: list[tuple[int, int]], span: int) -> None:
     seen, plain = Seen(), set[int]()
     for first, count in added:
         seen.add(first, count)
@@ -17,9 +17,11 @@ def test_intervals_hold_what_a_set_holds(added: list[tuple[int, int]]) -> None:
     assert {number for number in range(60) if number in seen} == plain
     assert seen.top == max(plain, default=-1) + 1
     assert seen.through == min(set(range(60)) - plain)
-    pairs = seen.newest(60)
+    pairs = seen.newest(60, 60)
     assert {n for first, count in pairs for n in range(first, first + count)} == plain
+    told = {n for first, count in seen.newest(60, span) for n in range(first, first + count)}
+    assert told == {n for n in plain if n >= seen.top - span}
     above = {n for first, count in seen.oldest(60) for n in range(first, first + count)}
     assert above == {n for n in plain if n >= seen.through}
     seen.forget(2)
-    assert seen.newest(60) == pairs[-2:]
+    assert seen.newest(60, 60) == pairs[-2:]
