@@ -66,9 +66,9 @@ class PathInTests:
     def settle(self) -> None:
         """All is done as soon as it is asked for."""
 
-    def beacon(self, blanks: Sequence[bytearray]) -> None:
-        for blank in blanks:
-            self.sent.append(self.generate(blank).frame)
+    def beacon(self, blanks: bytes | bytearray) -> None:
+        for blank in wire.split(blanks, wire.OVERHEAD_BYTES):
+            self.sent.append(self.generate(bytearray(blank)).frame)
 
     def name(self, neighbour: int, slot: int | None) -> None:
         names = self.loaded.maps["neighbours"]

@@ -48,6 +48,7 @@ _CHANGE = struct.Struct("=IIQ")
 _NUMBER_AND_COUNT = struct.Struct("=QQ")
 HEADER_BYTES = _HEADERS.size
 _IPV4, _UDP = 0x0800, 17
+_BARRIER_AT = 6
 
 
 class Change(NamedTuple):
@@ -79,10 +80,11 @@ def frame(
     ) + data  # fmt: skip
 
 
-def blank_beacon(data: bytearray, slot: int, now: int) -> bytearray:
-    """Make a beacon blank: the data path reads the time and the slot, and puts barriers there."""
-    wire.rewrite(data, now, slot)
-    return data
+def set_time(blanks: bytearray, now: int) -> None:
+    """Set the time of blank beacons, which lie behind each other."""
+    count = len(blanks) // wire.OVERHEAD_BYTES
+    for place, byte in enumerate((now & (1 << 48) - 1).to_bytes(6, "big"), _BARRIER_AT):
+        blanks[place :: wire.OVERHEAD_BYTES] = bytes((byte,)) * count
 
 
 def command(number: int, now: int, changes: Sequence[Change]) -> bytearray:

@@ -49,8 +49,8 @@ class DataPath(Protocol):
     def settle(self) -> None:
         """Wait until all changes are done."""
 
-    def beacon(self, blanks: Sequence[bytearray]) -> None:
-        """Inject blank beacons."""
+    def beacon(self, blanks: bytes | bytearray) -> None:
+        """Inject blank beacons, which lie behind each other."""
 
     def name(self, neighbour: int, slot: int | None) -> None:
         """Say which slot a neighbour has, or that it has none any more."""
@@ -70,7 +70,6 @@ class _Slot:
         self.hop: NextHop | None = None
         #: Values of words that this process sets, by field.
         self.told: dict[int, int] = {}
-        self.blank: tuple[int, bytearray] = (0, bytearray())
 
 
 class XdpNode(SwitchNode):
@@ -96,7 +95,10 @@ class XdpNode(SwitchNode):
         self._hops: dict[int, NextHop] = {}
         self._slots = {id: _Slot(n) for n, id in enumerate((*switch.lower, *switch.upper))}
         self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
-        self._blanks: list[bytearray] = []
+        self._blanks = bytearray()
+        #: One blank beacon for each output, and the epochs of outputs for which they are.
+        self._round = bytearray()
+        self._round_of: list[tuple[int, int]] = []
         self._live = 0
         self._live_slots: list[int] = []
         path.execute(now, [
@@ -137,10 +139,8 @@ class XdpNode(SwitchNode):
         self._now = now
         self._path.settle()
         if now >= self._next_beacon and not self._is_silent(now):
-            for neighbour, output in self._outputs.items():
-                self._beacon(now, neighbour, output)
             self._next_beacon = self._after(now)
-            self._inject()
+            self._path.beacon(self._blank_round(now))
             effects: list[Effect] = []
         else:
             self._pull()
@@ -212,14 +212,23 @@ class XdpNode(SwitchNode):
         self._pull()
 
     def _beacon(self, now: int, neighbour: int, output: Output) -> None:
-        slot = self._slots[neighbour]
-        epoch, blank = slot.blank
-        if epoch != output.epoch:
-            beacon = wire.encode_beacon(self.switch.id, output.epoch, 0, slot.number)
-            slot.blank = output.epoch, (blank := beacon)
-        at.blank_beacon(blank, slot.number, now)
-        self._blanks.append(blank)
+        self._blanks += self._blank(now, neighbour, output)
         self._note(now, output)
+
+    def _blank(self, now: int, neighbour: int, output: Output) -> bytearray:
+        """Return a blank beacon: the data path reads time and slot, and puts barriers there."""
+        return wire.encode_beacon(self.switch.id, output.epoch, now, self._slots[neighbour].number)
+
+    def _blank_round(self, now: int) -> bytearray:
+        """Return a blank beacon for each output: from interval to interval the time alone differs."""
+        outputs = self._outputs
+        of = [(neighbour, one.epoch) for neighbour, one in outputs.items()]
+        if of != self._round_of:
+            blanks = [self._blank(now, neighbour, one) for neighbour, one in outputs.items()]
+            self._round, self._round_of = bytearray(b"".join(blanks)), of
+        else:
+            at.set_time(self._round, now)
+        return self._round
 
     def _forward(self, now: int, half: Half, data: bytearray) -> None:
         """Drop what the data path has refused and would not refuse any more: it is out of turn."""
@@ -239,7 +248,7 @@ class XdpNode(SwitchNode):
     def _inject(self) -> None:
         if self._blanks:
             self._path.beacon(self._blanks)
-            self._blanks = []
+            self._blanks = bytearray()
 
     def _pull(self) -> None:
         """Read minima, registers and counters, once all is done that was decided before.

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from weir_toc import packet as wire
 from weir_toc.errors import XdpError
 from weir_toc.hosts.frames import Address
 from weir_toc.xdp import device, kernel
@@ -27,7 +28,19 @@ from weir_toc.xdp import layout as at
 GENERATOR, INNER = "weir-gen", "weir-gen-in"
 #: Packets that may wait for the switch.
 QUEUE_PACKETS = 16_384
+#: A burst of frames is one send with a header of virtio: `PACKET_VNET_HDR`, and its fields for a sum
+#: of UDP that is left to the device, and for UDP_SEGMENT.
+_SOL_PACKET, _PACKET_VNET_HDR = 263, 15
+_VIRTIO = struct.Struct("=BBHHHH")
+_NEEDS_SUM, _UDP_SEGMENTS, _UDP_AT, _SUM_AT = 1, 5, 34, 6
+#: Segments of one burst.
+BURST_MAX = 64
 _AGAIN_SECONDS, _ANSWER_SECONDS, _LOOK_SECONDS = 0.02, 2.0, 0.00002
+
+_SINGLE = bytes(_VIRTIO.size)
+_BURST = _VIRTIO.pack(
+    _NEEDS_SUM, _UDP_SEGMENTS, at.HEADER_BYTES, wire.OVERHEAD_BYTES, _UDP_AT, _SUM_AT
+)
 
 
 class KernelPath:
@@ -39,7 +52,8 @@ class KernelPath:
         self._ports = [*ports]
         self._cpu = cpu
         self._number = 0
-        self._head = b""
+        #: Whether the kernel takes bursts: it does from 6.2 on.
+        self._takes_bursts = True
         #: Commands that are not obeyed yet, by number.
         self._sent: deque[tuple[int, bytes]] = deque()
         self._stack = ExitStack()
@@ -64,6 +78,7 @@ class KernelPath:
             _make_generator(self.program, stack)
             self._attach(stack, INNER, at.GENERATOR)
             self._socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
             self._socket.bind((GENERATOR, 0))
             self._stack = stack.pop_all()
         return self
@@ -109,26 +124,37 @@ class KernelPath:
             self._sent.popleft()
         return not self._sent
 
-    def beacon(self, blanks: Sequence[bytearray]) -> None:
-        """Inject blank beacons. Raises XdpError if they cannot leave."""
-        if not self._head:
-            self._head = at.frame(blanks[0], self._ip, self._port)[: at.HEADER_BYTES]
-        for blank in blanks:  # all are as long as the first
-            self._send(self._head + blank)
+    def beacon(self, blanks: bytes | bytearray) -> None:
+        """Inject blank beacons, which lie behind each other. Raises XdpError if they cannot leave.
 
-    def _send(self, packet: bytes) -> None:
-        """Send a frame. One for which a queue has no place is lost, as on any link.
-
-        Raises XdpError if no frame can leave.
+        The device cuts a burst into frames, which wait for the switch at once: it wakes once.
         """
+        step = BURST_MAX if self._takes_bursts else 1
+        for begin in range(0, len(blanks), step * wire.OVERHEAD_BYTES):
+            some = blanks[begin : begin + step * wire.OVERHEAD_BYTES]
+            is_burst = len(some) > wire.OVERHEAD_BYTES
+            if not self._send(at.frame(some, self._ip, self._port), is_burst):
+                self._takes_bursts = False
+                self.beacon(blanks[begin:])
+                return
+
+    def _send(self, packet: bytes, is_burst: bool = False) -> bool:
+        """Send a frame, or several. What has no place in a queue is lost, as on any link.
+
+        Returns whether the kernel takes bursts. Raises XdpError if no frame can leave.
+        """
+        head = _BURST if is_burst else _SINGLE
         try:
-            self._socket.send(packet)
+            self._socket.send(head + packet)
         except OSError as error:
+            if error.errno == errno.EINVAL and is_burst:
+                return False
             if error.errno != errno.ENOBUFS:
                 raise XdpError(
                     f"no beacon leaves by device {GENERATOR!r}: {os.strerror(error.errno or 0)}. "
                     "Start this switch again: it makes the device anew"
                 ) from error
+        return True
 
     def name(self, neighbour: int, slot: int | None) -> None:
         """Say which slot a neighbour has, or that it has none any more."""

@@ -25,6 +25,8 @@
 #define ntohll(value) __builtin_bswap64(value)
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*map_update)(void *map, const void *key, const void *value,
+			  __u64 flags) = (void *)BPF_FUNC_map_update_elem;
 static __u64 (*ktime)(void) = (void *)BPF_FUNC_ktime_get_ns;
 static long (*redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
@@ -156,6 +158,8 @@ struct map SEC("maps") states = {BPF_MAP_TYPE_ARRAY, 4, sizeof(struct state), 1,
 struct map SEC("maps") ports = {BPF_MAP_TYPE_HASH, 4, 4, 256, 0};
 struct map SEC("maps") neighbours = {BPF_MAP_TYPE_HASH, 4, 4, 256, 0};
 struct map SEC("maps") routes = {BPF_MAP_TYPE_ARRAY, 4, sizeof(struct route), 32768, 0};
+// When a packet of an address was last given to the host process, and it was not refused.
+struct map SEC("maps") asked = {BPF_MAP_TYPE_LRU_HASH, 4, 8, 1024, 0};
 struct map SEC("maps") queue = {BPF_MAP_TYPE_CPUMAP, 4, 8, 1024, 0};
 
 char SEC("license") _license[] = "MIT";
@@ -444,6 +448,19 @@ INLINE __u64 input_of(struct frame *frame, __u32 behind)
 	return at ? *at : NONE;
 }
 
+// Joins, and what says FENCED, go to the host process, whoever has sent them: a few of each address
+// in an interval. Both are sent again.
+INLINE int ask(const struct state *state, const struct frame *frame, __u64 now)
+{
+	__u32 from = IP(frame)->saddr;
+	__u64 *asked_at = map_lookup(&asked, &from);
+
+	if (asked_at && now - *asked_at < state->interval >> 4)
+		return XDP_DROP;
+	map_update(&asked, &from, &now, BPF_ANY);
+	return XDP_PASS;
+}
+
 // Whether a packet counts: its input is live, and it comes from there, in its epoch. What a switch
 // forwards has the epoch of the process that sent it, but not what is for this switch itself.
 INLINE int accepts(const struct slot *slot, const struct frame *frame, __u32 behind,
@@ -509,12 +526,12 @@ INLINE void received(struct state *state, struct frame *frame, void *end, struct
 		state->damaged++;
 		return;
 	}
+	now = plan->now = time_of(state);
 	if (get32(frame->toc.to) == NEIGHBOUR &&
 	    (frame->toc.opcode == JOIN || frame->toc.opcode == FENCED)) {
-		plan->action = XDP_PASS;
+		plan->action = ask(state, frame, now);
 		return;
 	}
-	now = plan->now = time_of(state);
 	at = input_of(frame, behind);
 	slot = &state->slots[at < SLOTS ? at : 0];
 	if (at >= SLOTS || !accepts(slot, frame, behind, ifindex)) {

@@ -53,6 +53,7 @@ MUTANTS = [
     ("the phantom queue never drains",
      "left = slot->queue_bytes > drained ? slot->queue_bytes - drained : 0;",
      "left = slot->queue_bytes;"),
+    ("joins are not limited", "if (asked_at && now", "if (0 && now"),
     ("a command is obeyed twice", "if (number != state->command + 1)", "if (0)"),
 ]  # fmt: skip
 

@@ -49,7 +49,7 @@ pytestmark = needs_bpf
 Make = Callable[..., Twins]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def loaded() -> Iterator[kernel.Loaded]:
     with kernel.Loaded(kernel.read_object(kernel.OBJECT.read_bytes()), for_tests=True) as one:
         yield one
@@ -222,6 +222,23 @@ def test_a_flood_of_beacons_reaches_the_host_process_a_few_times_in_an_interval(
     ack = bytes(wire.encode(Packet(wire.ACK, A, wire.NEIGHBOUR, epoch=77)))
     assert not passes(old, ack, later)
     assert passes(old, flood, later)
+
+
+@pytest.mark.parametrize("opcode", [wire.JOIN, wire.FENCED])
+def test_a_flood_of_joins_reaches_the_host_process_a_few_times_in_an_interval(
+    twins: Make, opcode: int
+) -> None:
+    path = twins().path
+
+    def passes(process: int, now: int, port: int = 9_000) -> bool:
+        packet = bytes(wire.encode(Packet(opcode, process, epoch=1)))
+        frame = at.frame(packet, OWN_IP, OWN_PORT, hop_of(process).ip, port)
+        return path.run(now, frame, at.HOSTS).action == PASS
+
+    assert [passes(A, START, port) for port in range(4)] == [True, False, False, False]
+    assert passes(B, START)  # each address has its own share
+    assert not passes(A, START + T // 16 - 1)
+    assert passes(A, START + T // 16)
 
 
 def test_another_address_does_not_speak_for_a_process(twins: Make) -> None:
