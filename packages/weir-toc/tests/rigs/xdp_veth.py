@@ -194,7 +194,7 @@ def switch() -> None:
 def _hop(number: int) -> NextHop:
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        found = device.next_hop((f"10.0.0.{number}", 9000), ("pa", "pb"))
+        found = device.next_hop((f"10.0.0.{number}", 9000), ("pa", "pb"), device.Tables.read())
         if found is not None:
             return found
         time.sleep(0.01)

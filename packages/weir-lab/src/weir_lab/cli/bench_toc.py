@@ -244,10 +244,15 @@ def ports(
     links: Annotated[int, typer.Option(help="Idle processes that are linked to it.")] = 32,
     span: Annotated[float, typer.Option("--seconds", help="How long.")] = 10.0,
     interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 1.0,
+    place: Annotated[
+        str, typer.Option(help="host, or xdp: a switch in the kernel, in a tree of namespaces.")
+    ] = "host",
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Measure the processor time of an aggregator to which many idle processes are linked.
+
+    In place xdp that of the switch's thread in the kernel counts, too.
 
     Exit code 1 if it took one of them for silent: the machine is too busy for the interval then.
     """
@@ -257,14 +262,22 @@ def ports(
 
     with usage("toc ports"):
         from weir_lab.bench.toc.limits.ports import PortSettings, measure_ports
+        from weir_lab.bench.toc.limits.xdp_ports import measure_xdp_ports
         from weir_lab.cli.measured import print_measured
+        from weir_toc.places import XDP_NEIGHBOURS_MAX, Place
 
+        if place not in (Place.HOST.value, Place.XDP.value):
+            raise ValueError(f"--place is host or xdp, and not {place!r}")
+        if place == Place.XDP.value and links > XDP_NEIGHBOURS_MAX:
+            raise ValueError(f"a switch in the kernel has at most {XDP_NEIGHBOURS_MAX} links")
         settings = PortSettings(links, span, interval_ms, folder)
         settings.check()
     with stop_as_by_ctrl_c():
-        result = measure_ports(settings)
+        measure = measure_xdp_ports if place == Place.XDP.value else measure_ports
+        result = measure(settings)
     if as_json:
-        print_measured("weir.bench.toc.limits.ports/1", settings, msgspec.to_builtins(result))
+        kind = "xdp_ports" if place == Place.XDP.value else "ports"
+        print_measured(f"weir.bench.toc.limits.{kind}/1", settings, msgspec.to_builtins(result))
     else:
         print_table(
             ("LINKS", "CORES", "BEACONS IN/S", "BEACONS OUT/S", "FENCED", "MB"),

@@ -17,7 +17,7 @@ from weir_toc.node import SwitchConfig, SwitchNode
 from weir_toc.places import Place
 from weir_toc.topology import Switch, Topology
 from weir_toc.xdp import kernel
-from weir_toc.xdp.device import next_hop
+from weir_toc.xdp.device import Tables, next_hop
 from weir_toc.xdp.node import XdpNode
 from weir_toc.xdp.path import KernelPath
 
@@ -40,6 +40,10 @@ class XdpAggregator(Aggregator):
         self.path = KernelPath(self.advertised, ports, cpus[switch % len(cpus)])
         self._ports = [*ports]
         self._xdp: XdpNode | None = None
+        #: The tables of the kernel when they were last looked at, and whether all neighbours were
+        #: in them: only then nothing is to be done until they change.
+        self._tables = Tables((), {})
+        self._is_settled = False
         #: Why a neighbour cannot be reached.
         self.trouble = ""
 
@@ -57,8 +61,14 @@ class XdpAggregator(Aggregator):
         """Find neighbours that have moved, or that the kernel had not found yet."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._xdp is None:
+                continue
+            tables = Tables.read()
+            if self._is_settled and tables == self._tables:
+                continue
+            self._tables, self._is_settled = tables, True
             for neighbour, address in [*self._addresses.items()]:
-                self._addressed(neighbour, address)
+                self._find(neighbour, address, tables)
 
     def _make_node(self, switch: Switch, topology: Topology, config: SwitchConfig) -> SwitchNode:
         self._xdp = XdpNode(switch, topology, self.link.now(), config, self.path)
@@ -67,12 +77,18 @@ class XdpAggregator(Aggregator):
         return self._xdp
 
     def _addressed(self, neighbour: int, address: Address) -> None:
-        if self._xdp is None:
-            return
+        if self._xdp is not None:
+            self._find(neighbour, address, Tables.read())
+
+    def _find(self, neighbour: int, address: Address, tables: Tables) -> None:
+        assert self._xdp is not None
         try:
-            hop = next_hop(address, self._ports)
+            hop = next_hop(address, self._ports, tables)
         except XdpError as error:
             self.trouble = str(error)
+            self._is_settled = False
             return
         if hop is not None:
             self._xdp.set_next_hop(self.link.now(), neighbour, hop)
+        else:
+            self._is_settled = False

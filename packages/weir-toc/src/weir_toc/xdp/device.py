@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,14 +137,26 @@ def hardware_in(text: str) -> dict[tuple[str, str], bytes]:
     return found
 
 
-def next_hop(address: Address, ports: Sequence[str]) -> NextHop | None:
+class Tables(NamedTuple):
+    """The tables of the kernel at one moment: routes, the longest masks first, and neighbours."""
+
+    routes: Sequence[Route]
+    hardware: Mapping[tuple[str, str], bytes]
+
+    @staticmethod
+    def read() -> Tables:
+        """Read the tables of this namespace."""
+        return Tables(routes_in(_ROUTES.read_text()), hardware_in(_NEIGHBOURS.read_text()))
+
+
+def next_hop(address: Address, ports: Sequence[str], tables: Tables) -> NextHop | None:
     """Return where an address is reached; None, after a question to the link, if that is unknown.
 
     Raises XdpError if the way to it does not begin at one of these ports.
     """
     ip = socket.inet_aton(address[0])
     target = int.from_bytes(ip, "big")
-    for route in routes_in(_ROUTES.read_text()):
+    for route in tables.routes:
         if target & route.mask == route.network:
             break
     else:
@@ -155,7 +167,7 @@ def next_hop(address: Address, ports: Sequence[str]) -> NextHop | None:
             f"switch: its ports are {', '.join(ports)}"
         )
     via = socket.inet_ntoa(route.gateway.to_bytes(4, "big")) if route.gateway else address[0]
-    hardware = hardware_in(_NEIGHBOURS.read_text()).get((route.device, via))
+    hardware = tables.hardware.get((route.device, via))
     if hardware is None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.setblocking(False)

@@ -21,6 +21,8 @@ from weir_toc import packet as wire
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import Frame, addresses_of, number_in, text_in
 from weir_toc.hosts.udp import UdpSocket
+from weir_toc.net.linux import inside
+from weir_toc.net.namespaces import NAMESPACES
 from weir_toc.packet import Packet
 
 _AGAIN_AFTER = 0.1
@@ -37,13 +39,16 @@ class PortOrders(msgspec.Struct, frozen=True):
     url: str
     ports: int
     interval: int
+    #: The hosts of a tree of namespaces in which they are; none for the namespace of this program.
+    hosts: tuple[str, ...] = ()
 
 
 class Port:
     """One process: its connection to the controller, and its link to the switch."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, host: str | None) -> None:
         self.name = name
+        self.host = host
         self.link = ControlLink(addresses_of(url), {"op": "hello", "kind": "guest"})
         self.beacons = 0
         self.is_admitted = self.is_fenced = False
@@ -62,9 +67,9 @@ class Port:
         process = number_in(answer, "process")
         hello: Frame = {"node": process, "incarnation": incarnation}
         self.link.hello = {"op": "hello", "kind": "node", **hello}
-        self._socket = UdpSocket(
-            ("0.0.0.0", 0), (text_in(answer, "host"), number_in(answer, "port"))
-        )
+        switch = text_in(answer, "host"), number_in(answer, "port")
+        with inside(NAMESPACES / self.host) if self.host else contextlib.nullcontext():
+            self._socket = UdpSocket(("0.0.0.0", 0), switch)
         await self.link.request({"op": "attach", **hello})
         await self.link.is_set.wait()
         self._join = wire.encode(Packet(wire.JOIN, process, epoch=1))
@@ -97,7 +102,8 @@ class Port:
 async def main(orders: PortOrders) -> None:
     """Join, and send beacons until a line comes; then say how it went."""
     loop = asyncio.get_running_loop()
-    ports = [Port(orders.url, f"port-{number}") for number in range(orders.ports)]
+    hosts = orders.hosts or [None] * orders.ports
+    ports = [Port(orders.url, f"port-{number}", host) for number, host in enumerate(hosts)]
     following = [asyncio.create_task(one.link.run()) for one in ports]
     await asyncio.gather(*(one.register() for one in ports))
     clock = ports[0].link
