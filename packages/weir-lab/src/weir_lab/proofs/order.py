@@ -199,6 +199,27 @@ OF_PACKETS = (
         Goal("links taken for silent", "=", 0),
     ),
     bench(
+        "toc-ports-xdp",
+        "A programmable switch of weir-toc with 32 ports, each of which leads to an idle process "
+        "that sends a beacon every millisecond: its process, and its thread of the kernel",
+        "toc ports --place xdp",
+        {
+            "links": Figure("ports"),
+            "cores": Figure("cores"),
+            "of that, the process": Figure("process_cores"),
+            "of that, the kernel's thread": Figure("kernel_cores"),
+            "beacons in/s": Figure("beacons_in_per_s"),
+            "beacons out/s": Figure("beacons_out_per_s"),
+            "links taken for silent": Figure("fenced"),
+            "MB": Figure("rss_mb"),
+        },
+        Goal("links", "=", 32),
+        Goal("cores", "≤", 0.1),
+        Goal("beacons in/s", "≥", 30_000),
+        Goal("beacons out/s", "≥", 30_000),
+        Goal("links taken for silent", "=", 0),
+    ),
+    bench(
         "toc-skew",
         "The clocks of 8 processes of weir-toc are wrong by up to 250 ms and drift by 50 parts per "
         "million: how far their synchronised time is from that of the leader, and whether order "
