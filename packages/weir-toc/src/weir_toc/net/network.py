@@ -80,9 +80,9 @@ def run(tree: Tree, config: NetConfig, announcer: Callable[[], Announcer]) -> No
             folder = Path(tempfile.mkdtemp(prefix="weir-toc-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        if not namespaces.NAMESPACES.exists():  # an empty folder to mount over
-            namespaces.NAMESPACES.mkdir(parents=True)
-            stack.callback(namespaces.NAMESPACES.rmdir)
+        # An empty folder to mount over. It stays: other trees may have mounts over it, which the
+        # kernel would take away with it.
+        namespaces.NAMESPACES.mkdir(parents=True, exist_ok=True)
         _watch(lambda own: _first(tree, config, folder, announcer, own))
 
 

@@ -32,6 +32,7 @@ def test_nothing_stays_of_a_tree_that_a_signal_ends(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    namespaces.NAMESPACES.mkdir(parents=True, exist_ok=True)  # it stays
     before = devices(), sorted(Path("/run").glob("netns*")), Path("/proc/mounts").read_text()
     with tree(*SMALL) as made:
         assert "10.0.0.1/32" in made.run("host-0", "ip", "-o", "address", "show", "dev", "eth0")
@@ -158,3 +159,40 @@ def test_what_is_missing_is_said_before_anything_is_built(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(TocError, match="install iproute2"):
         namespaces.check_needs()
+
+
+#: Two trees over a folder that was not there before: the first one ends, and the other one must go
+#: on. It prints whether the folder is still mounted in the other one.
+_TWO_TREES = """
+import subprocess, sys, tempfile
+from pathlib import Path
+
+subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+
+def start():
+    words = [sys.executable, "-m", "weir_toc", "net", "up", "--json", "--hosts", "1",
+             "--racks", "1", "--members", "1"]
+    made = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    while '"event": "up"' not in made.stdout.readline().replace('":"', '": "'):
+        assert made.poll() is None
+    return made
+
+def is_mounted(tree):
+    (first,) = Path(f"/proc/{tree.pid}/task/{tree.pid}/children").read_text().split()
+    return " /run/netns " in Path(f"/proc/{first}/mountinfo").read_text()
+
+one, other = start(), start()
+assert is_mounted(one) and is_mounted(other)
+one.terminate()
+one.wait(30)
+print(is_mounted(other))
+other.terminate()
+other.wait(30)
+"""
+
+
+@needs_root
+def test_a_tree_that_ends_leaves_another_one_its_namespaces() -> None:
+    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", _TWO_TREES]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
