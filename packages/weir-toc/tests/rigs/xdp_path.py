@@ -63,6 +63,13 @@ class PathInTests:
         self.generate(at.command(number, self.words[at.NOW], [at.Change(count, 5)]))
         assert self.words[count] == 6
 
+    def ask_twice(self) -> None:
+        """Send a join twice, as a host that floods the switch: only one comes to the process."""
+        join = wire.encode(wire.Packet(wire.JOIN, 1, epoch=1))
+        frame = at.frame(join, OWN_IP, OWN_PORT, bytes((10, 9, 9, 9)), 9_000)
+        now = self.words[at.NOW]
+        assert [self.run(now, frame, at.HOSTS).action for _ in range(2)] == [PASS, DROP]
+
     def settle(self) -> None:
         """All is done as soon as it is asked for."""
 

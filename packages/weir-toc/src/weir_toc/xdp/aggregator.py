@@ -17,7 +17,7 @@ from weir_toc.node import SwitchConfig, SwitchNode
 from weir_toc.places import Place
 from weir_toc.topology import Switch, Topology
 from weir_toc.xdp import kernel
-from weir_toc.xdp.device import Tables, next_hop
+from weir_toc.xdp.device import Lookout
 from weir_toc.xdp.node import XdpNode
 from weir_toc.xdp.path import KernelPath
 
@@ -38,14 +38,8 @@ class XdpAggregator(Aggregator):
         super().__init__(controller, switch, listen, place=Place.XDP)
         cpus = sorted(os.sched_getaffinity(0))
         self.path = KernelPath(self.advertised, ports, cpus[switch % len(cpus)])
-        self._ports = [*ports]
         self._xdp: XdpNode | None = None
-        #: The tables of the kernel when they were last looked at, and whether all neighbours were
-        #: in them: only then nothing is to be done until they change.
-        self._tables = Tables((), {})
-        self._is_settled = False
-        #: Why a neighbour cannot be reached.
-        self.trouble = ""
+        self._lookout = Lookout(ports)
 
     async def run(self) -> None:
         """Attach the programs, start at the controller, then serve."""
@@ -61,34 +55,17 @@ class XdpAggregator(Aggregator):
         """Find neighbours that have moved, or that the kernel had not found yet."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._xdp is None:
-                continue
-            tables = Tables.read()
-            if self._is_settled and tables == self._tables:
-                continue
-            self._tables, self._is_settled = tables, True
-            for neighbour, address in [*self._addresses.items()]:
-                self._find(neighbour, address, tables)
+            self._find()
 
     def _make_node(self, switch: Switch, topology: Topology, config: SwitchConfig) -> SwitchNode:
         self._xdp = XdpNode(switch, topology, self.link.now(), config, self.path)
-        for neighbour, address in self._addresses.items():
-            self._addressed(neighbour, address)
+        self._find()
         return self._xdp
 
     def _addressed(self, neighbour: int, address: Address) -> None:
-        if self._xdp is not None:
-            self._find(neighbour, address, Tables.read())
+        self._find()
 
-    def _find(self, neighbour: int, address: Address, tables: Tables) -> None:
-        assert self._xdp is not None
-        try:
-            hop = next_hop(address, self._ports, tables)
-        except XdpError as error:
-            self.trouble = str(error)
-            self._is_settled = False
-            return
-        if hop is not None:
-            self._xdp.set_next_hop(self.link.now(), neighbour, hop)
-        else:
-            self._is_settled = False
+    def _find(self) -> None:
+        if self._xdp is not None:
+            for neighbour, hop in self._lookout.look(self._addresses).items():
+                self._xdp.set_next_hop(self.link.now(), neighbour, hop)

@@ -175,3 +175,31 @@ def next_hop(address: Address, ports: Sequence[str], tables: Tables) -> NextHop 
                 one.sendto(b"", (address[0], _DISCARD))
         return None
     return NextHop(index_of(route.device), address_of(route.device), hardware, ip, address[1])
+
+
+class Lookout:
+    """Looks where neighbours are reached. Without a change it reads two tables, and no more."""
+
+    def __init__(self, ports: Sequence[str]) -> None:
+        self._ports = [*ports]
+        #: The tables and addresses of the last look, if all neighbours were found in it.
+        self._seen: tuple[Tables, Mapping[int, Address]] | None = None
+        #: Why a neighbour cannot be reached.
+        self.trouble = ""
+
+    def look(self, addresses: Mapping[int, Address]) -> Mapping[int, NextHop]:
+        """Return the next hops of neighbours, by their addresses; nothing if none has changed."""
+        tables = Tables.read()
+        if self._seen == (tables, addresses):
+            return {}
+        found = {}
+        for neighbour, address in addresses.items():
+            try:
+                hop = next_hop(address, self._ports, tables)
+            except XdpError as error:
+                self.trouble = str(error)
+                continue
+            if hop is not None:
+                found[neighbour] = hop
+        self._seen = (tables, {**addresses}) if found.keys() == addresses.keys() else None
+        return found

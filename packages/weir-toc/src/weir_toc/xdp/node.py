@@ -220,7 +220,7 @@ class XdpNode(SwitchNode):
         return wire.encode_beacon(self.switch.id, output.epoch, now, self._slots[neighbour].number)
 
     def _blank_round(self, now: int) -> bytearray:
-        """Return a blank beacon for each output: from interval to interval the time alone differs."""
+        """Return a blank beacon for each output. Mostly the time alone has changed."""
         outputs = self._outputs
         of = [(neighbour, one.epoch) for neighbour, one in outputs.items()]
         if of != self._round_of:

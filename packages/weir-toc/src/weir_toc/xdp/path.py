@@ -28,8 +28,8 @@ from weir_toc.xdp import layout as at
 GENERATOR, INNER = "weir-gen", "weir-gen-in"
 #: Packets that may wait for the switch.
 QUEUE_PACKETS = 16_384
-#: A burst of frames is one send with a header of virtio: `PACKET_VNET_HDR`, and its fields for a sum
-#: of UDP that is left to the device, and for UDP_SEGMENT.
+#: A burst of frames is one send with a header of virtio: `PACKET_VNET_HDR`, and its fields for a
+#: sum of UDP that is left to the device, and for segments of UDP.
 _SOL_PACKET, _PACKET_VNET_HDR = 263, 15
 _VIRTIO = struct.Struct("=BBHHHH")
 _NEEDS_SUM, _UDP_SEGMENTS, _UDP_AT, _SUM_AT = 1, 5, 34, 6

@@ -98,3 +98,4 @@ def play(program: kernel.ObjectFile) -> None:
                 both = Twins(loaded, TREE, switch_id(name), START, config)
                 World(both, Random(f"{name} {seed}")).play(400)
                 both.path.repeat()
+                both.path.ask_twice()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rigs import xdp_veth
 from rigs.xdp_path import needs_bpf
+from weir_toc import packet as wire
 from weir_toc.errors import XdpError
+from weir_toc.hosts.frames import Address
 from weir_toc.topology import switch_id
 from weir_toc.xdp import __main__ as command
 from weir_toc.xdp import device, kernel
+from weir_toc.xdp import layout as at
+from weir_toc.xdp.node import NextHop
+from weir_toc.xdp.path import KernelPath
 
 
 @needs_bpf
@@ -62,6 +69,67 @@ def test_the_tables_of_the_kernel_are_read() -> None:
         "10.0.0.2 0x1 0x6 02:01:00:00:00:05 * h0\n"
         "10.0.0.3 0x1 0x0 00:00:00:00:00:00 * h0\n"
     ) == {("h0", "10.0.0.2"): bytes.fromhex("020100000005")}
+
+
+class Frames:
+    """A socket that notes what is sent; that of an old kernel takes no bursts."""
+
+    def __init__(self, takes_bursts: bool) -> None:
+        self.takes_bursts = takes_bursts
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        if data[1] and not self.takes_bursts:  # its kind of segments
+            raise OSError(errno.EINVAL, "Invalid argument")
+        self.sent.append(data)
+
+
+@pytest.mark.parametrize(("takes_bursts", "sends"), [(True, 2), (False, 70)])
+def test_blank_beacons_leave_as_bursts_or_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, takes_bursts: bool, sends: int
+) -> None:
+    blanks = [bytes(wire.encode_beacon(1, 1, 5, number)) for number in range(70)]
+    path, frames = KernelPath(("10.1.0.1", 7100), (), 0), Frames(takes_bursts)
+    monkeypatch.setattr(path, "_socket", frames, raising=False)
+    path.beacon(b"".join(blanks))
+    assert len(frames.sent) == sends
+    head = 10 + at.HEADER_BYTES
+    assert b"".join(one[head:] for one in frames.sent) == b"".join(blanks)
+    for one in frames.sent:  # no burst has more segments than the kernel takes
+        assert len(one) - head <= 64 * wire.OVERHEAD_BYTES
+        assert bool(one[1]) is (len(one) - head > wire.OVERHEAD_BYTES)
+        assert int.from_bytes(one[10 + 38 : 10 + 40], "big") == 8 + len(one) - head
+    path.beacon(blanks[0])
+    assert len(frames.sent) == sends + 1
+    assert not any(frames.sent[-1][:10])
+
+
+def test_neighbours_are_looked_for_only_when_the_tables_of_the_kernel_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """32 neighbours, each with the tables read anew, would keep the switch from its beacons."""
+    tables = device.Tables((device.Route("pa", 0, 0, 0),), {})
+    asked: list[str] = []
+    hop = NextHop(1, bytes(6), bytes(6), bytes(4), 1)
+
+    def found(address: Address, _: Sequence[str], seen: device.Tables) -> NextHop | None:
+        asked.append(address[0])
+        return hop if ("pa", address[0]) in seen.hardware else None
+
+    monkeypatch.setattr(device, "next_hop", found)
+    monkeypatch.setattr(device.Tables, "read", staticmethod(lambda: tables))
+    one, addresses = device.Lookout(["pa"]), {1: ("a", 1), 2: ("b", 1)}
+    assert one.look(addresses) == one.look(addresses) == {}
+    assert asked == ["a", "b"] * 2  # as long as one is missing
+    tables = tables._replace(hardware={("pa", "a"): bytes(6), ("pa", "b"): bytes(6)})
+    asked.clear()
+    assert one.look(addresses) == {1: hop, 2: hop}
+    assert one.look(addresses) == one.look(addresses) == {}
+    assert asked == ["a", "b"]
+    addresses[3] = ("b", 2)
+    assert one.look(addresses) == {1: hop, 2: hop, 3: hop}
+    tables = tables._replace(routes=())
+    assert one.look(addresses) == {1: hop, 2: hop, 3: hop}
 
 
 def test_pass_says_how_it_is_used(tmp_path: Path) -> None:
