@@ -46,8 +46,8 @@ def test_conformance_checks_every_message_at_each_place(
     assert run["scatterings"] > 50
     assert run["messages"] > 50
     assert run["resent"] + run["told"] > 0
-    # A program in the kernel takes packets one by one.
-    assert bool(run["runs"]) == (place != Place.XDP.value)
+    # Also what a program in the kernel has passed on one by one is taken in one piece.
+    assert run["runs"] > 0
 
 
 @pytest.mark.slow
