@@ -52,7 +52,7 @@ class KernelPath:
         self._ports = [*ports]
         self._cpu = cpu
         self._number = 0
-        #: Whether the kernel takes bursts: it does from 6.2 on.
+        #: Whether the kernel takes bursts: until it refuses one.
         self._takes_bursts = True
         #: Commands that are not obeyed yet, by number.
         self._sent: deque[tuple[int, bytes]] = deque()
