@@ -67,7 +67,7 @@ def measure_xdp_ports(settings: PortSettings) -> XdpPortResult:
         said = made.wait_for("ports", "done")[1]
     process, kernel = ((late - early) / spent for early, late in zip(before, after, strict=True))
     return XdpPortResult(
-        settings.ports, round(process + kernel, 3), round(process, 3), round(kernel, 3),
+        settings.ports, round(process + kernel, 4), round(process, 4), round(kernel, 4),
         round(said["rounds"] * settings.ports / spent), round(said["beacons"] / spent),
         said["fenced"], rss_mb,
     )  # fmt: skip
