@@ -109,7 +109,8 @@ def test_nobody_has_to_read_what_the_network_prints(tmp_path: Path) -> None:
         made.start_network()
         assert [one.stdout for one in made.running.values()] == [None, None]
         until = time.monotonic() + PATIENCE_SECONDS
-        while b"controller member=1" not in (tmp_path / "controller-1.out").read_bytes():
+        printed = tmp_path / "controller-1.out"
+        while b'"event": "controller", "member": 1' not in printed.read_bytes():
             made.check()
             assert time.monotonic() < until
 
