@@ -349,7 +349,7 @@ class SwitchNode:
         elif neighbour in self.switch.lower or neighbour in self.switch.upper:
             one.removed = True
         else:
-            del half.inputs[neighbour], self._outputs[neighbour]
+            del half.inputs[neighbour]
         if half.aggregate(now):
             self._pass_on(now, half)
         self._told(now)
@@ -392,6 +392,9 @@ class SwitchNode:
             # A process that has just joined may not have passed what it was told to begin above.
             # It has failed there, and not where its register began: others are beyond that.
             one.commit = max(one.commit, half.commit)
+            # Nothing goes to it any more. It may still hear this switch, and what it has not
+            # acknowledged is recalled from others while barriers rise up to its frozen register.
+            self._outputs.pop(neighbour, None)
         # Before anybody is told of the value. One that had come back before its removal is frozen
         # in its new epoch: the former removal, which may still come, is not for this failure.
         one.frozen, one.frozen_epoch = True, one.epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir_toc.endpoint.endpoint import Endpoint
-from weir_toc.endpoint.events import EndpointConfig, Event, Message, Service
+from weir_toc.endpoint.events import EndpointConfig, Event, Message, Service, Undeliverable
 from weir_toc.node import Send, SwitchConfig, SwitchNode
 from weir_toc.topology import Topology, process_id
 
@@ -30,6 +30,8 @@ class OneRack:
         #: Packets that processes have sent and that the switch has not been given yet.
         self.holds: Callable[[int, bytearray], bool] = lambda _process, _data: False
         self.held: list[tuple[int, bytearray]] = []
+        #: Whether the controller notes at once what failed receivers cannot be told.
+        self.notes = True
         for _ in range(count):
             self.join()
         self.run(3)
@@ -58,7 +60,11 @@ class OneRack:
                         self.held.append((process, data))
                     elif not self.loses(process, data):
                         self.give(process, data)
-                self.events[process] += endpoint.take_events()
+                self.events[process] += (events := endpoint.take_events())
+                for event in events:
+                    if isinstance(event, Undeliverable) and self.notes:
+                        endpoint.recalls_noted(self.now, event.process)
+                        moved = True
 
     def give(self, process: int, data: bytearray) -> None:
         """Give the switch a packet, and the processes what it sends on."""

@@ -115,8 +115,8 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
     named = {to for to, _ in sending.parts}
     failed = {one.to for one in sending.failed}
     if sending.service is R:
-        missing = (named - receivers) & world.correct.keys()
-        if failed and (delivered := receivers & world.correct.keys()):
+        missing = (named - receivers) & world.judged
+        if failed and (delivered := receivers & world.judged):
             yield f"I12 {source} was told that {sending.stamp} failed: {delivered} delivered it"
         if not failed and missing:
             yield f"I9 {source} sent {sending.stamp}, and {missing} did not deliver it"
@@ -131,7 +131,7 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
 
 def _cut_off(world: World, source: int, sending: Sending, receivers: set[int]) -> Iterator[str]:
     """I10 and I11: what a failed process sent is delivered by all or by none."""
-    correct = {to for to, _ in sending.parts} & world.correct.keys()
+    correct = {to for to, _ in sending.parts} & world.judged
     delivered, stamp = receivers & correct, world.controller.failed.get(source)
     if delivered and delivered != correct:
         yield f"I10 {sending.stamp} of {source} is at {delivered} and not at {correct - delivered}"
@@ -162,6 +162,9 @@ def live(world: World) -> Iterator[str]:
     shape, now = world.shape, world.network.now
     delay = shape.faults.delay + shape.faults.jitter
     bound = 2 * shape.skew + 3 * T + world.topology.longest_path * (delay + T // 4)
+    for process, host in world.hosts.items():
+        if host.is_returning:
+            yield f"I14 {process} was excluded, and not told what became of what it holds"
     for process, host in world.correct.items():
         lag = now - min(host.endpoint.barriers)
         if lag > bound + 8 * T:

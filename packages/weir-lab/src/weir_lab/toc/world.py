@@ -25,6 +25,7 @@ from weir_toc.controller.entries import (
     LinkJoined,
     NodeSilent,
     ProcessJoined,
+    Recalled,
     Remove,
 )
 from weir_toc.controller.failures import FailureState
@@ -37,10 +38,11 @@ from weir_toc.endpoint.events import (
     SendFailed,
     Service,
     Settled,
+    Undeliverable,
 )
 from weir_toc.errors import Fenced, SendBufferFull
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
-from weir_toc.topology import Topology, process_id
+from weir_toc.topology import Topology, process_id, rack_of
 
 #: The interval of all worlds.
 T = 1_000_000
@@ -103,6 +105,9 @@ class Host:
     #: Failed processes with which it has nothing under way any more, and decisions to answer.
     settled: set[int] = field(default_factory=set)
     to_complete: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: Whether it was excluded and asks what became of what it holds, and whether it was told.
+    is_returning: bool = False
+    has_recovered: bool = False
 
     def now(self, true: int) -> int:
         """The time that this host reads."""
@@ -294,6 +299,11 @@ class World:
                 host.told_failed.append((event, len(host.deliveries)))
             elif isinstance(event, Settled):
                 host.settled.add(event.process)
+            elif isinstance(event, Undeliverable):
+                for receiver, ranges in event.recalled:
+                    self._tell_controller(Recalled(process, receiver, ranges))
+                due = self.network.now + 2 * _CONTROL_NS
+                self.network.at(due, partial(self._recalls_noted, process, event.process))
         if host.to_complete:
             self._complete(process, host)
 
@@ -319,11 +329,59 @@ class World:
         self._is_deciding = False
         before = {*self.controller.failures}
         self._control(Decide())
+        cut_off = self.controller.racks_cut_off()
         for number in self.controller.failures.keys() - before:
             self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
             for process, _ in self.controller.failures[number].processes:
                 due = self.network.now + self.control.exclusions.randrange(_CONTROL_SLOW_NS)
-                self.network.at(due, partial(self.crash, process))  # it is told, and ends
+                is_cut_off = rack_of(process) in cut_off
+                self.network.at(due, partial(self._exclude, process, is_cut_off))
+
+    def _exclude(self, process: int, is_cut_off: bool) -> None:
+        """Tell a process that others go on without it. It settles what it holds, and ends.
+
+        To a rack that is cut off in one direction, barriers may come that pass what its processes
+        sent above their failure stamps. What they have delivered by then is not judged.
+        """
+        host = self.hosts[process]
+        if not host.alive:
+            return
+        if host.paused_until > self.network.now:
+            self.network.at(host.paused_until, partial(self._exclude, process, is_cut_off))
+            return
+        host.endpoint.exclude()
+        if is_cut_off:
+            self.crash(process)
+            return
+        held = host.endpoint.held
+        if held is None:
+            self._recovered(process)
+        else:
+            host.is_returning = True
+            self._settle(process, *held)
+
+    def _settle(self, process: int, through: int, senders: Iterable[int]) -> None:
+        """Let a process settle what it holds, once the controller knows what became of it."""
+        others = self.correct.values()
+        if not others:  # nobody has delivered any of it, or will
+            self.hosts[process].is_returning = False
+            self.crash(process)
+            return
+        if max(one.endpoint.barriers[1] for one in others) < through:
+            self.network.at(self.network.now + T, partial(self._settle, process, through, senders))
+            return
+        host = self.hosts[process]
+        decisions = self.controller.decisions(process, senders)
+        assert decisions is not None
+        now = host.now(self.network.now)
+        host.endpoint.settle(now, decisions)
+        self._carry_out(process, host, now)
+        self._recovered(process)
+
+    def _recovered(self, process: int) -> None:
+        host = self.hosts[process]
+        host.is_returning, host.has_recovered = False, True
+        self.crash(process)
 
     def _unanswered(self, command: Freeze) -> None:
         if self._freezes.get(command) == self.network.now:
@@ -368,6 +426,15 @@ class World:
             self._effects(command.switch, node.remove(now, command.neighbour, command.epoch))
         else:
             node.set_routes(command.routes)
+
+    def _recalls_noted(self, process: int, failed: int) -> None:
+        host = self.hosts[process]
+        if host.paused_until > self.network.now:
+            self.network.at(host.paused_until, partial(self._recalls_noted, process, failed))
+        elif host.alive:
+            now = host.now(self.network.now)
+            host.endpoint.recalls_noted(now, failed)
+            self._carry_out(process, host, now)
 
     def _complete(self, process: int, host: Host) -> None:
         for number, failed in [*host.to_complete.items()]:
@@ -473,6 +540,13 @@ class World:
             if host.alive and one not in failed and host.switch not in self.dead
         }
 
+    @property
+    def judged(self) -> set[int]:
+        """The processes that deliver all or none of a reliable scattering: those that are correct,
+        and those that were excluded and told what became of what they held.
+        """
+        return self.correct.keys() | {one for one, host in self.hosts.items() if host.has_recovered}
+
     def cut(self, one: int, other: int, both: bool = True) -> None:
         """Cut a cable, both ways or from `one` to `other`, until it heals."""
         self.network.cut |= {(one, other), (other, one)} if both else {(one, other)}
@@ -485,6 +559,8 @@ class World:
     def is_settled(self) -> bool:
         """Whether all that was sent is delivered or given up, as far as processes know."""
         if self.controller.is_undecided or self.controller.failures or self.control.under_way:
+            return False
+        if any(host.is_returning for host in self.hosts.values()):
             return False
         for host in self.correct.values():
             state = host.endpoint.describe()

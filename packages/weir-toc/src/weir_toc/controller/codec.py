@@ -16,12 +16,14 @@ from weir_toc.controller.entries import (
     Command,
     Completed,
     Decide,
+    Decisions,
     Fail,
     Freeze,
     InputSilent,
     LinkJoined,
     NodeSilent,
     ProcessJoined,
+    Recalled,
     Remove,
     SetRoutes,
 )
@@ -34,6 +36,7 @@ from weir_toc.controller.records import (
     Removed,
     Report,
     Reported,
+    Returned,
     SwitchStarted,
 )
 from weir_toc.errors import ControlError, InvalidTopology
@@ -42,6 +45,8 @@ from weir_toc.topology import name_of_switch, switch_id
 
 #: A longer name of a process or of a host is refused.
 NAME_CHARACTERS_MAX = 255
+#: So many ranges of stamps may be in one report.
+RANGES_MAX = 500
 _NUMBER_MAX = (1 << 63) - 1
 
 _REPORTS = {one.__name__: one for one in (
@@ -116,6 +121,11 @@ def report_to(report: Report) -> list[object]:
 def report_from(row: object) -> Report:
     """Return what a node reports. Raises ControlError for what is no report."""
     name, rest = _named(row)
+    if name == Recalled.__name__ and len(rest) == 3:
+        return Recalled(_number(rest[0]), _number(rest[1]), _ranges(rest[2]))
+    if name == Returned.__name__ and len(rest) == 3:
+        senders = tuple(_number(one) for one in _listing(rest[2]))
+        return Returned(_number(rest[0]), _number(rest[1]), senders)
     return cast(Report, _made(_REPORTS, name, rest))
 
 
@@ -145,14 +155,49 @@ def command_from(row: object) -> Command:
     return cast(Command, _made(_COMMANDS, name, rest))
 
 
+def decisions_to(found: Decisions) -> dict[str, object]:
+    """Return decisions as members of a frame."""
+    return {"failed": [list(one) for one in found.failed],
+            "recalled": [list(one) for one in found.recalled]}  # fmt: skip
+
+
+def decisions_from(frame: Mapping[str, object]) -> Decisions:
+    """Return the decisions in a frame. Raises ControlError if it has none."""
+    failed = tuple((_number(one), _number(stamp)) for one, stamp in _pairs(frame.get("failed")))
+    rows = [_listing(one) for one in _listing(frame.get("recalled"))]
+    if any(len(one) != 3 for one in rows):
+        raise ControlError("what was recalled is a sender with two stamps")
+    recalled = tuple((_number(source), *_range((first, last))) for source, first, last in rows)
+    return Decisions(failed, recalled)
+
+
+def _ranges(value: object) -> tuple[tuple[int, int], ...]:
+    found = tuple(_range(one) for one in _pairs(value))
+    if len(found) > RANGES_MAX:
+        raise ControlError(f"{len(found)} ranges of stamps: a report has {RANGES_MAX} at most")
+    return found
+
+
+def _range(pair: tuple[object, object]) -> tuple[int, int]:
+    first, last = _number(pair[0]), _number(pair[1])
+    if first > last:
+        raise ControlError("a range of stamps ends before it begins")
+    return first, last
+
+
 def _listed(one: object) -> list[object]:
     known = fields(one)  # type: ignore[arg-type]
-    values = [getattr(one, field.name) for field in known]
+    values = [_plain(getattr(one, field.name)) for field in known]
     if isinstance(one, Reported):
         values[3] = _listed(one.report)
     while values and values[-1] == known[len(values) - 1].default:
         values.pop()
     return [type(one).__name__, *values]
+
+
+def _plain(value: object) -> object:
+    """Return tuples as lists, as JSON has them."""
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _made(classes: Mapping[str, type], name: str, rest: list[object]) -> object:

@@ -56,7 +56,30 @@ class Completed:
     process: int
 
 
-Entry = ProcessJoined | LinkJoined | InputSilent | NodeSilent | Decide | Completed
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A process recalls what it sent, and cannot tell a receiver, which has failed.
+
+    The receiver may have acknowledged it, and may come back: it must not deliver these stamps.
+    """
+
+    source: int
+    receiver: int
+    #: First and last stamps, in rising order.
+    ranges: tuple[tuple[int, int], ...]
+
+
+Entry = ProcessJoined | LinkJoined | InputSilent | NodeSilent | Decide | Completed | Recalled
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What a process that was excluded must know of what it holds, to deliver what others do."""
+
+    #: Failed senders of it, this process among them, and their failure stamps.
+    failed: tuple[tuple[int, int], ...]
+    #: Of each sender the first and last stamps of what it has recalled.
+    recalled: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

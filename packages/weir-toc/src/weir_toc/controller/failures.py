@@ -27,6 +27,7 @@ from weir_toc.controller.entries import (
     Command,
     Completed,
     Decide,
+    Decisions,
     Entry,
     Fail,
     Freeze,
@@ -34,12 +35,16 @@ from weir_toc.controller.entries import (
     LinkJoined,
     NodeSilent,
     ProcessJoined,
+    Recalled,
     Remove,
     SetRoutes,
 )
 from weir_toc.controller.sides import heaviest_side
 from weir_toc.topology import Link, Routes, Topology, rack_of
 
+#: Of so many processes that failed last it is kept what they must not deliver, if they come back,
+#: and so many ranges of stamps of each.
+RETURNING_MAX, RANGES_KEPT = 64, 100_000
 #: One direction of a link: the switch that listens, and its neighbour.
 Port = tuple[int, int]
 
@@ -66,6 +71,9 @@ class FailureState:
         #: Failures that are not carried out everywhere, by number.
         self.failures: dict[int, Failure] = {}
         self._numbers = 0
+        #: What was recalled and could not be told to failed receivers: by receiver, the first to
+        #: fail first, the sender with the first and last stamps.
+        self._recalled: dict[int, list[tuple[int, int, int]]] = {}
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
@@ -127,8 +135,34 @@ class FailureState:
                 return []
             failure.waiting.discard(entry.process)
             return self._resumed()
+        if isinstance(entry, Recalled):
+            self._note_recalled(entry)
+            return []
         assert isinstance(entry, Decide)
         return self._decide()
+
+    def _note_recalled(self, entry: Recalled) -> None:
+        """Keep what a failed receiver must not deliver, unless it is too much."""
+        kept = self._recalled.get(entry.receiver)
+        if kept is not None:
+            kept += [(entry.source, first, last) for first, last in entry.ranges]
+            if len(kept) > RANGES_KEPT:
+                del self._recalled[entry.receiver]
+
+    def decisions(self, process: int, senders: Iterable[int]) -> Decisions | None:
+        """Return what became of what a failed process holds of some senders; None if that is not
+        kept any more, or the process has not failed.
+
+        All is decided that the commit barrier has passed: a sender keeps it below what it recalls
+        until that is noted here.
+        """
+        recalled = self._recalled.get(process)
+        if recalled is None:
+            return None
+        failed = tuple(
+            (one, self.failed[one]) for one in sorted({*senders, process}) if one in self.failed
+        )
+        return Decisions(failed, tuple(recalled))
 
     def awaits(self, command: Freeze) -> bool:
         """Whether the register of this command is not frozen yet: its switch has not answered."""
@@ -185,6 +219,7 @@ class FailureState:
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
             "freezing": sorted(self._freezing),
+            "recalled": [[process, rows] for process, rows in self._recalled.items()],
             "side": sorted(self._side),
         }  # fmt: skip
 
@@ -206,6 +241,10 @@ class FailureState:
         # Nor do they tell which side went on: it is weighed again.
         self._side = frozenset(state.get("side", ()))
         self._side_without = self._dead_links()
+        self._recalled = {
+            process: [(source, first, last) for source, first, last in rows]
+            for process, rows in state.get("recalled", ())
+        }
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -230,6 +269,9 @@ class FailureState:
         self._unanswering -= dead
         self.processes -= dead
         self.failed.update(stamps)
+        self._recalled |= {process: [] for process, _ in stamps}
+        for process in [*self._recalled][:-RETURNING_MAX]:
+            del self._recalled[process]
         for failure in self.failures.values():
             failure.waiting -= dead
         self._numbers += 1

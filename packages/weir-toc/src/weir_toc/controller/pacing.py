@@ -37,6 +37,8 @@ class Pacing:
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
         self._unjoined: dict[int, int] = {}
+        #: The highest commit barrier that a process which goes on has told to this leader.
+        self.committed = 0
 
     def lag(self, topology: Topology) -> LagAlarm:
         """Return the alarm of this leadership, which the readings of nodes are given."""

@@ -12,6 +12,7 @@ from weir_toc.controller.entries import (
     LinkJoined,
     NodeSilent,
     ProcessJoined,
+    Recalled,
 )
 
 
@@ -65,7 +66,18 @@ class Lapsed:
     process: int
 
 
-Report = ProcessJoined | LinkJoined | InputSilent | Completed | Removed
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A process that was excluded runs again. It holds messages of these senders, all of them at or
+    below a stamp that the commit barrier has passed, and asks what became of them.
+    """
+
+    process: int
+    through: int
+    senders: tuple[int, ...]
+
+
+Report = ProcessJoined | LinkJoined | InputSilent | Completed | Removed | Recalled | Returned
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from weir_toc.controller.entries import (
     Fail,
     NodeSilent,
     ProcessJoined,
+    Recalled,
     Remove,
     SetRoutes,
 )
@@ -28,7 +29,9 @@ from weir_toc.controller.records import (
     Record,
     Registered,
     Removed,
+    Report,
     Reported,
+    Returned,
     SwitchStarted,
 )
 from weir_toc.errors import ControlError
@@ -220,8 +223,8 @@ class ControllerState:
             if found is not None and found.epoch == report.epoch:
                 del self.removals[port]
             return []
-        if isinstance(report, Completed) and report.process != record.node:
-            return []
+        if isinstance(report, Returned) or _is_of_another(record.node, report):
+            return []  # the answer to the first tells what all records before it decided
         if isinstance(report, ProcessJoined):
             self.unjoined.discard(report.process)
         if isinstance(report, ProcessJoined) and failures.is_cut_off(rack_of(report.process)):
@@ -299,3 +302,10 @@ class ControllerState:
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ControlError(f"a snapshot of the controller that is none: {error!r}") from error
         return made
+
+
+def _is_of_another(node: int, report: Report) -> bool:
+    """Whether a node reports what only another process can."""
+    if isinstance(report, Completed):
+        return report.process != node
+    return isinstance(report, Recalled) and report.source != node

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from weir_toc import packet as wire
+from weir_toc.controller.entries import Decisions
 from weir_toc.controller.lag import LinkReading
 from weir_toc.endpoint.events import (
     Admitted,
@@ -108,6 +109,27 @@ class Endpoint:
             sender.process_failed(now, process)
             self._finish(now)
 
+    def recalls_noted(self, now: int, process: int) -> None:
+        """The controller has noted what `Undeliverable` told of a failed process."""
+        if self._joined is not None:
+            self._joined[0].recalls_noted(now, process)
+            self._finish(now)
+
+    def exclude(self) -> None:
+        """The controller says that this process has failed: it takes and sends nothing any more."""
+        self._excluded = True
+
+    @property
+    def held(self) -> tuple[int, frozenset[int]] | None:
+        """The highest stamp of reliable messages that wait, and their senders; None without any."""
+        return self._joined[1].held if self._joined is not None else None
+
+    def settle(self, now: int, decisions: Decisions) -> None:
+        """Deliver and discard what is held as others have; this process has been excluded."""
+        if self._joined is not None:
+            self._joined[1].settle(self.process, decisions)
+            self._finish(now)
+
     def taken(self, now: int, service: Service, count: int) -> None:
         """The program has taken the next `count` messages that were delivered by a service.
 
@@ -124,6 +146,8 @@ class Endpoint:
 
     def receive_runs(self, now: int, burst: Iterable[tuple[bytes | bytearray, int]]) -> None:
         """Take packets that came in pieces: each of a size, the last of a piece perhaps shorter."""
+        if self._excluded:
+            return  # what is not acknowledged by now is recalled
         for data, size in burst:
             if len(data) > size and self._take_run(now, data, size):
                 continue

@@ -111,6 +111,17 @@ class Settled(NamedTuple):
     process: int
 
 
+class Undeliverable(NamedTuple):
+    """This process recalls what it sent, and failed receivers cannot be told: the controller is to
+    note it. `Endpoint.recalls_noted` says that it has; until then the commit barrier stays below.
+    """
+
+    #: The process whose failure is the reason.
+    process: int
+    #: Of each failed receiver the first and last stamps, in rising order.
+    recalled: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+
+
 class Admitted(NamedTuple):
     """The switch of the rack counts this process as an input: it may send."""
 
@@ -119,7 +130,7 @@ class Excluded(NamedTuple):
     """The switch of the rack has fenced this process: it must join again as another."""
 
 
-Event = Message | Left | SendFailed | ProcessFailed | Settled | Admitted | Excluded
+Event = Message | Left | SendFailed | ProcessFailed | Settled | Undeliverable | Admitted | Excluded
 #: The same, several that are alike in one piece.
 EventRun = Event | Delivered | LeftAlike
 

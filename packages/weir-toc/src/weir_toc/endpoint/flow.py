@@ -65,8 +65,14 @@ class Scattering:
     #: The receivers that must still acknowledge its recall, and when each was last asked:
     #: -1 before that.
     recalls: dict[int, int] = field(default_factory=dict)
+    #: So many notes of the controller it waits for, that failed receivers cannot be told.
+    notes: int = 0
     #: The process whose failure aborted it; 0 while it goes on.
     aborted_by: int = 0
+
+    def is_owed_by(self, receiver: int) -> bool:
+        """Whether a receiver has not acknowledged all of its part."""
+        return any(part.to == receiver and part.unacked for part in self.parts)
 
 
 class Batch:

@@ -11,7 +11,7 @@ confirmed to have given up.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from itertools import repeat
 from typing import cast
 
 from weir_toc import packet as wire
+from weir_toc.controller.entries import Decisions
 from weir_toc.endpoint.events import (
     Counters,
     Delivered,
@@ -344,6 +345,31 @@ class Receiver:
             self._of_failed += held
         if stamp <= self.commit:
             self._deliver(Service.RELIABLE, self.commit)
+
+    @property
+    def held(self) -> tuple[int, frozenset[int]] | None:
+        """The highest stamp of reliable messages that wait, and their senders; None without any."""
+        rows = [one for one in self._waiting[Service.RELIABLE] if isinstance(one[3], bytes)]
+        return (rows[-1][0], frozenset(one[1] for one in rows)) if rows else None
+
+    def settle(self, process: int, decisions: Decisions) -> None:
+        """Deliver and discard what waits by the reliable service as others have: this `process` has
+        failed, and what became of all messages that it holds is decided.
+        """
+        held = self.held
+        if held is None:
+            return
+        failed = dict(decisions.failed)
+        last = failed.pop(process, 0)
+        for one, stamp in failed.items():
+            self.process_failed(one, stamp)
+        waiting = self._waiting[Service.RELIABLE]
+        waiting[:] = [one for one in waiting if one[1] != process or one[0] <= last]
+        for sender, low, high in decisions.recalled:
+            begin, end = bisect_left(waiting, (low,)), bisect_right(waiting, (high, _LAST))
+            waiting[begin:end] = [one for one in waiting[begin:end] if one[1] != sender]
+        self.commit = max(self.commit, held[0])
+        self._deliver(Service.RELIABLE, self.commit)
 
     # -- acknowledgement -----------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ acknowledged all of it, or its recall; the commit barrier stays below the oldest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import cast
 
@@ -26,6 +27,7 @@ from weir_toc.endpoint.events import (
     SendFailed,
     Service,
     Settled,
+    Undeliverable,
 )
 from weir_toc.endpoint.flow import Batch, Flow, Part, Scattering, Sent
 from weir_toc.endpoint.making import RUN_MIN, as_batch, made
@@ -38,6 +40,43 @@ RESENT_AT_ONCE = 32
 #: So many recalls to one receiver may be without their answers.
 RECALLS_AT_ONCE = 32
 _NOT_ASKED = -1
+
+
+class Notes:
+    """Recalled scatterings that wait for a note, by the process whose failure is the reason.
+
+    A scattering is recalled from all receivers but those that have failed. One of these may have
+    acknowledged it and come back: what the controller has noted tells it what it must not deliver.
+    So the commit barrier stays below until that is noted.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Scattering]] = {}
+        #: Stamps that are to be told next, by failed receiver.
+        self._untold: dict[int, list[int]] = defaultdict(list)
+
+    def add(self, process: int, scattering: Scattering, receivers: Iterable[int]) -> None:
+        """Let a scattering wait: these receivers cannot be told that it is recalled.
+
+        Scatterings are added in the order of their stamps.
+        """
+        scattering.notes += 1
+        self._waiting.setdefault(process, []).append(scattering)
+        for receiver in receivers:
+            self._untold[receiver].append(scattering.stamp)
+
+    def told(self, process: int) -> Iterator[Undeliverable]:
+        """Yield what is to be noted because of the failure of a process, if anything is."""
+        if self._untold:
+            untold, self._untold = self._untold, defaultdict(list)
+            ranges = tuple((one, _ranges(stamps)) for one, stamps in untold.items())
+            yield Undeliverable(process, ranges)
+
+    def noted(self, process: int) -> Iterator[Scattering]:
+        """Yield what waited for the note of a failure."""
+        for scattering in self._waiting.pop(process, ()):
+            scattering.notes -= 1
+            yield scattering
 
 
 class Sender:
@@ -61,6 +100,7 @@ class Sender:
         self._failed: set[int] = set()
         #: Failed processes, and how many recalls each still waits for.
         self._settling: dict[int, int] = {}
+        self._notes = Notes()
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -89,9 +129,7 @@ class Sender:
                 f"{self.config.send_buffer} are possible; send fewer at once"
             )
         if self.buffered + size > self.config.send_buffer:
-            raise SendBufferFull(
-                f"{self.buffered} bytes wait to be sent: wait until some have left"
-            )
+            raise SendBufferFull(f"{self.buffered} bytes wait to be sent: wait for some to leave")
         first = self._tickets + 1
         flows: dict[int, Flow] = {}
         for one in new:
@@ -249,14 +287,25 @@ class Sender:
             for part in one.parts:
                 if part.to == process and part.unacked:
                     self._give_up(one, part, Reason.PROCESS_FAILED)
+        self._abort_all(now, process)
+        self._settle(process)
+        self._grant(now, self.flows.values())
+
+    def _abort_all(self, now: int, process: int) -> None:
+        """Abort what a failed process has not acknowledged, and tell what it cannot be told."""
         for scattering in _scatterings(self._open):
             if scattering.recalls.pop(process, None) is not None:
-                self._close_recalled(scattering)
-            elif not scattering.aborted_by and any(
-                part.to == process and part.unacked for part in scattering.parts
-            ):
+                self._notes.add(process, scattering, [process])
+            elif not scattering.aborted_by and scattering.is_owed_by(process):
                 self._abort(now, scattering, process)
-        self._settle(process)
+                untold = [part.to for part in scattering.parts if part.to in self._failed]
+                self._notes.add(process, scattering, untold)
+        self.events += self._notes.told(process)
+
+    def recalls_noted(self, now: int, process: int) -> None:
+        """The controller has noted what `Undeliverable` told of a failed process."""
+        for scattering in self._notes.noted(process):
+            self._close_recalled(scattering)
         self._grant(now, self.flows.values())
 
     # -- leaving -------------------------------------------------------------------------------
@@ -348,16 +397,8 @@ class Sender:
         self.events.append(Left(scattering.ticket, scattering.stamp))
 
     def _transmit(self, now: int, to: int, psn: int, sent: Sent) -> None:
-        part = sent.part
-        flags = (0 if sent.index else wire.BEGIN) | (
-            wire.END if sent.index == part.packets - 1 else 0
-        )
-        begin = sent.index * PAYLOAD_BYTES_MAX
-        payload = part.payload[begin : begin + PAYLOAD_BYTES_MAX]
-        opcode = sent.scattering.service.value
         self.counters.sent += 1
-        self._outbox.queue(now, Packet(opcode, 0, to, sent.scattering.stamp, psn=psn, flags=flags,
-                                payload=payload))  # fmt: skip
+        self._outbox.queue(now, _packet(to, psn, sent))
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -457,9 +498,8 @@ class Sender:
 
     def _connect(self, now: int, flow: Flow, window: int) -> None:
         """Ask for an ACK; a window that is not 0 is confirmed."""
-        payload = wire.encode_count(window)
-        packet = Packet(wire.CONNECT, 0, flow.to, psn=flow.ack_number, payload=payload)
-        self._outbox.queue(now, packet)
+        self._outbox.queue(now, Packet(wire.CONNECT, 0, flow.to, psn=flow.ack_number,
+                                       payload=wire.encode_count(window)))  # fmt: skip
 
     def _confirm_window(self, now: int, flow: Flow) -> None:
         """Tell the receiver that its smaller window is kept, once nothing exceeds it."""
@@ -495,7 +535,6 @@ class Sender:
             scattering.recalls[part.to] = _NOT_ASKED
             flow.recalls.append(scattering)
             self._recall_next(now, flow)
-        self._close_recalled(scattering)
 
     def _recall_next(self, now: int, flow: Flow) -> None:
         """Recall what waits for that, few at once: a burst of all would be lost in large part."""
@@ -510,8 +549,8 @@ class Sender:
                                 payload=wire.encode_count(part.packets)))  # fmt: skip
 
     def _close_recalled(self, scattering: Scattering) -> None:
-        """Report an aborted scattering once all of its receivers have discarded it."""
-        if scattering.recalls:
+        """Report an aborted scattering once all of its receivers have discarded it, or will."""
+        if scattering.recalls or scattering.notes:
             return
         del self._open[scattering.stamp], self._aborted[scattering.stamp]
         process = scattering.aborted_by
@@ -539,6 +578,27 @@ class Sender:
             "under_way": sum(flow.congestion.under_way for flow in self.flows.values()),
             "window_least": min((one.congestion.bytes for one in self.flows.values()), default=0),
         }
+
+
+def _ranges(stamps: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last of stamps that follow each other; they rise."""
+    found: list[tuple[int, int]] = []
+    for stamp in stamps:
+        if found and stamp == found[-1][1] + 1:
+            found[-1] = found[-1][0], stamp
+        else:
+            found.append((stamp, stamp))
+    return tuple(found)
+
+
+def _packet(to: int, psn: int, sent: Sent) -> Packet:
+    """Return one packet of a part."""
+    part, scattering = sent.part, sent.scattering
+    flags = (0 if sent.index else wire.BEGIN) | (wire.END if sent.index == part.packets - 1 else 0)
+    begin = sent.index * PAYLOAD_BYTES_MAX
+    payload = part.payload[begin : begin + PAYLOAD_BYTES_MAX]
+    return Packet(scattering.service.value, 0, to, scattering.stamp, psn=psn, flags=flags,
+                  payload=payload)  # fmt: skip
 
 
 def _ticket(one: Scattering | Batch) -> int:

@@ -73,11 +73,17 @@ class Alarm:
             links = []
         self._oldest = {one.neighbour: one.age for one in links}
 
-    def read(self, links: Sequence[LinkReading]) -> None:
-        """Tell the controller how the links are now, and how late this process ran since."""
+    def read(self, links: Sequence[LinkReading], commit: int = 0) -> None:
+        """Tell the controller how the links are now, and how late this process ran since.
+
+        `commit` is the commit barrier that a process has used, 0 of a switch.
+        """
         self._read_at = self._link.now()
         rows = [list(one) for one in links[:READINGS_MAX]]
-        self._link.say({"op": "links", "clock": self._read_at, "late": self._late, "links": rows})
+        self._link.say({
+            "op": "links", "clock": self._read_at, "late": self._late, "links": rows,
+            "commit": commit,
+        })  # fmt: skip
         self._late = 0
 
     def cancel(self) -> None:

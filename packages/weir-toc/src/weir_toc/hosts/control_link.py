@@ -116,6 +116,10 @@ class ControlLink:
         """Report what the leader must know, until it has confirmed it."""
         self._ask({"op": "report", "report": report_to(report)}, None)
 
+    async def confirm(self, report: Report) -> None:
+        """Report what the leader must know; return once it has confirmed it."""
+        await self.request({"op": "report", "report": report_to(report)})
+
     async def request(self, frame: Frame) -> Frame:
         """Send a request; return its answer, however long that takes."""
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()

@@ -22,6 +22,7 @@ from weir_raft.codec import decode, encode
 from weir_toc.congestion import mbit_of
 from weir_toc.controller.codec import (
     command_to,
+    decisions_to,
     decode_record,
     encode_record,
     lagging_to,
@@ -29,9 +30,17 @@ from weir_toc.controller.codec import (
     report_from,
 )
 from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoined
+from weir_toc.controller.failures import FailureState
 from weir_toc.controller.lag import LagAlarm, Lagging
 from weir_toc.controller.pacing import Pacing
-from weir_toc.controller.records import Founded, Record, Registered, Reported, SwitchStarted
+from weir_toc.controller.records import (
+    Founded,
+    Record,
+    Registered,
+    Reported,
+    Returned,
+    SwitchStarted,
+)
 from weir_toc.controller.state import ControllerState
 from weir_toc.errors import ControlError, TocError
 from weir_toc.hosts.control_link import ControlLink
@@ -464,6 +473,8 @@ class Controller:
         reading = reading_from(session.node, at, frame)
         if not failures.has(session.node):
             return
+        if session.node in failures.processes and "commit" in frame:
+            self._pacing.committed = max(self._pacing.committed, number_in(frame, "commit"))
         # Only nodes of this network are kept and shown, whatever a node says that it has heard.
         links = {id: one for id, one in reading.links.items() if failures.has(id)}
         reading = replace(reading, links=links)
@@ -505,6 +516,9 @@ class Controller:
             return
         if op == "report":
             report = report_from(frame.get("report"))
+            if isinstance(report, Returned) and not self._may_ask(session.node, report):
+                session.send({"op": "done", "number": number, "decided": False})
+                return
             record = Reported(session.node, session.incarnation, number, report)
         elif op == "register":
             name = text_in(frame, "name")
@@ -525,6 +539,10 @@ class Controller:
         except raft.RaftError as error:
             raise ControlError(f"{error}: ask again") from error  # by another connection
         self._waiting[index] = session, number, record
+
+    def _may_ask(self, process: int, returned: Returned) -> bool:
+        failures = self.state.failures
+        return failures is not None and is_decided(failures, self._pacing, process, returned)
 
     def _not_connected(self, rack: int) -> str:
         """Why no process can join a rack now: its address may be that of a former aggregator."""
@@ -551,6 +569,9 @@ class Controller:
             return {**done, "process": named.process, "interval": network.interval,
                     "switch": rack, "host": at.host, "port": at.port,
                     "place": network.place}  # fmt: skip
+        if isinstance(record, Reported) and isinstance(record.report, Returned):
+            found = state.failures.decisions(record.node, record.report.senders)
+            return {**done, "decided": True, **(decisions_to(found) if found is not None else {})}
         if isinstance(record, SwitchStarted):
             at_now = state.switches.get(record.switch)
             is_new = at_now is None or at_now.incarnation != record.incarnation
@@ -601,6 +622,18 @@ class Controller:
         if self._pacing is not None and state.failures is not None:
             lag = self._pacing.lag(state.failures.topology)
         return {**found, **status_of(state, frozenset(self._nodes), lag)}
+
+
+def is_decided(
+    failures: FailureState, pacing: Pacing | None, process: int, returned: Returned
+) -> bool:
+    """Whether all is decided that a process which has come back holds, so that it may ask.
+
+    A process that goes on has used a commit barrier at or above it. So whoever recalled some of it
+    had that noted before, and the answer follows all that is noted by now.
+    """
+    is_passed = pacing is not None and returned.through <= pacing.committed
+    return is_passed and process in failures.failed
 
 
 def names_by_id(state: ControllerState) -> dict[int, str]:

@@ -7,6 +7,7 @@ intervals sends no beacons, and the process is taken for dead. `weir_toc.member`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from collections import deque
@@ -14,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from time import monotonic_ns
 
-from weir_toc.controller.codec import command_from
-from weir_toc.controller.entries import Completed, Fail
+from weir_toc.controller.codec import RANGES_MAX, command_from, decisions_from, report_to
+from weir_toc.controller.entries import Completed, Decisions, Fail, Recalled
+from weir_toc.controller.records import Returned
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     Admitted,
@@ -28,6 +30,7 @@ from weir_toc.endpoint.events import (
     SendFailed,
     Service,
     Settled,
+    Undeliverable,
 )
 from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
@@ -46,11 +49,17 @@ BATCH_EVENTS, FAILURES_MAX = 256, 10_000
 #: more once an interval has passed: others wait for its beacon.
 _BURSTS_BEFORE_TICK = 16
 _AGAIN_AFTER = 0.1
+#: A process that was excluded waits for so many seconds to be told what became of what it holds.
+SETTLE_SECONDS = 10.0
 #: Python's lock changes hands so often in an interval at least, if two threads want it.
 SWITCHES_PER_INTERVAL = 10
 _EXCLUDED = (
     "this process was silent for {silent:g} ms or longer, or cut off: others go on without it. It "
     "ran {late:g} ms late at most. Join again; it will be another process"
+)
+_UNSETTLED = (
+    ". What it held of reliable messages is lost: the controller did not tell within {seconds:g} s "
+    "which of them others deliver"
 )
 
 ProgramEvent = Delivered | SendFailed | ProcessFailed
@@ -141,6 +150,8 @@ class Settling:
         self._due: dict[int, frozenset[int]] = {}
         #: What the controller commanded before this process was admitted.
         self.held: list[Fail] = []
+        #: What failed receivers cannot be told, and the controller has not noted yet.
+        self.undeliverable: asyncio.Queue[Undeliverable] = asyncio.Queue()
 
     def release(self) -> list[Fail]:
         """Return what was held, once."""
@@ -162,6 +173,30 @@ class Settling:
         for number in done:
             del self._due[number]
         return done
+
+
+class Ending:
+    """Why a process does not go on; both are None while it does."""
+
+    def __init__(self) -> None:
+        #: Nothing is sent any more. What others deliver of what it holds is handed out behind that.
+        self.excluded: Fenced | None = None
+        self.is_excluded = asyncio.Event()
+        #: Streams end, too.
+        self.ended: TocError | None = None
+
+    def check(self) -> None:
+        """Raise why nothing is sent any more, if so."""
+        self._raise(self.ended or self.excluded)
+
+    def check_streams(self) -> None:
+        """Raise why nothing will come any more, if so."""
+        self._raise(self.ended)
+
+    @staticmethod
+    def _raise(why: TocError | None) -> None:
+        if why is not None:
+            raise type(why)(str(why))
 
 
 class Process:
@@ -193,8 +228,7 @@ class Process:
         self._sends: dict[int, Departure] = {}
         self._settling = Settling()
         self._alarm = Alarm(self.link, self._tick)
-        #: Why nothing goes on; None while it does.
-        self._ended: TocError | None = None
+        self._ending = Ending()
 
     @property
     def process(self) -> int:
@@ -207,6 +241,8 @@ class Process:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.link.run())
+                tasks.create_task(self._note_recalls())
+                tasks.create_task(self._settle())
                 await self._register()
                 assert self._socket is not None
                 loop.add_reader(self._socket.fileno(), self._readable)
@@ -248,16 +284,16 @@ class Process:
     async def wait_until_joined(self) -> None:
         """Wait until the aggregator has admitted this process and its name is known to all."""
         await self._admitted.wait()
-        self._check()
+        self._ending.check()
         await self.wait_for((self.name,))
 
     async def wait_for(self, names: Sequence[str]) -> None:
         """Wait until processes of all these names have joined."""
         while not all(name in self.names for name in names):
-            self._check()
+            self._ending.check()
             self._named.clear()
             await self._named.wait()
-        self._check()
+        self._ending.check()
 
     async def send_many(
         self, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
@@ -267,7 +303,7 @@ class Process:
         Raises InvalidScattering, SendBufferFull and Fenced before any is sent, and NotSent if only
         one was to be sent and never leaves. Of several, the stamp of such a one is 0.
         """
-        self._check()
+        self._ending.check()
         stream = self._streams[service]
         if stream.failures >= FAILURES_MAX:
             raise SendBufferFull(f"{FAILURES_MAX} failures of sends are unread: read the events")
@@ -291,8 +327,8 @@ class Process:
         await stream.has_news.wait()
         batch = stream.take()
         if not batch:
-            self._check()
-        if not stream.events and not self._ended:
+            self._ending.check_streams()
+        if not stream.events and not self._ending.ended:
             stream.has_news.clear()
         return batch
 
@@ -301,7 +337,8 @@ class Process:
         network's commit barrier has passed the reliable part of it. Who leaves before that has
         failed at a stamp below, and receivers discard what they have acknowledged.
         """
-        while not self._ended and self._endpoint is not None:
+        ending = self._ending
+        while not ending.excluded and not ending.ended and self._endpoint is not None:
             state = self._endpoint.describe()
             if not any(
                 state.get(key) for key in ("buffered", "open", "best_effort", "uncommitted")
@@ -351,7 +388,8 @@ class Process:
         if now >= self._endpoint.deadline:
             self._endpoint.tick(now)
         if self._alarm.is_reading_due(self._endpoint.config.interval):
-            self._alarm.read([self._endpoint.read_link(rack_switch(self.process))])
+            reading = self._endpoint.read_link(rack_switch(self.process))
+            self._alarm.read([reading], self._endpoint.barriers[1])
         self._after()
 
     def _after(self) -> None:
@@ -365,7 +403,7 @@ class Process:
                 self._hand(event.service, event)
             else:
                 self._happened(event)
-        if self._ended is None:
+        if self._ending.ended is None and self._ending.excluded is None:
             self._alarm.set(endpoint.deadline)
 
     def _happened(self, event: object) -> None:
@@ -380,13 +418,9 @@ class Process:
         elif isinstance(event, Left):
             self._left(event)
         elif isinstance(event, SendFailed):
-            unsent = self._sends.pop(event.ticket, None)
-            if unsent is not None:
-                unsent.why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
-                unsent.left(event.ticket, 0)
-            else:
-                self._streams[event.service].failures += 1
-                self._hand(event.service, event)
+            self._send_failed(event)
+        elif isinstance(event, Undeliverable):
+            self._settling.undeliverable.put_nowait(event)
         elif isinstance(event, Settled):
             self._answer(self._settling.settle(event.process))
         elif isinstance(event, Admitted):
@@ -395,6 +429,15 @@ class Process:
                 self._fail(command)
         elif isinstance(event, Excluded):
             self._excluded()
+
+    def _send_failed(self, event: SendFailed) -> None:
+        unsent = self._sends.pop(event.ticket, None)
+        if unsent is not None:
+            unsent.why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
+            unsent.left(event.ticket, 0)
+        else:
+            self._streams[event.service].failures += 1
+            self._hand(event.service, event)
 
     def _left(self, one: Left) -> None:
         departure = self._sends.pop(one.ticket, None)
@@ -446,24 +489,72 @@ class Process:
         for failure in failures:
             self.link.report(Completed(failure, self.process))
 
+    async def _note_recalls(self) -> None:
+        """Let the controller note what failed receivers cannot be told."""
+        while True:
+            event = await self._settling.undeliverable.get()
+            for receiver, ranges in event.recalled:
+                for at in range(0, len(ranges), RANGES_MAX):
+                    part = ranges[at : at + RANGES_MAX]
+                    await self.link.confirm(Recalled(self.process, receiver, part))
+            assert self._endpoint is not None
+            self._endpoint.recalls_noted(self.link.now(), event.process)
+            self._after()
+
     def _excluded(self) -> None:
+        """Send nothing any more; `_settle` ends the streams."""
+        if self._ending.excluded is not None:
+            return
         assert self._endpoint is not None
+        self._endpoint.exclude()
         silent = SILENT_INTERVALS * self._endpoint.config.interval / 1e6
-        self.end(Fenced(_EXCLUDED.format(silent=silent, late=self._alarm.late_max / 1e6)))
+        why = Fenced(_EXCLUDED.format(silent=silent, late=self._alarm.late_max / 1e6))
+        self._ending.excluded = why
+        self._end_calls(why)
+        self._ending.is_excluded.set()
+
+    async def _settle(self) -> None:
+        """Once this process is excluded, deliver what others deliver of what it holds."""
+        await self._ending.is_excluded.wait()
+        assert self._endpoint is not None
+        assert self._ending.excluded is not None
+        why = self._ending.excluded
+        held = self._endpoint.held
+        if held is not None:
+            decisions = None
+            with contextlib.suppress(TimeoutError, TocError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    decisions = await self._ask_for_decisions(*held)
+            if decisions is None:
+                why = Fenced(str(why) + _UNSETTLED.format(seconds=SETTLE_SECONDS))
+            else:
+                self._endpoint.settle(self.link.now(), decisions)
+                self._after()
+        self.end(why)
+
+    async def _ask_for_decisions(self, through: int, senders: Iterable[int]) -> Decisions | None:
+        """Return what became of what these senders sent; None if the controller does not know it
+        any more.
+        """
+        returned = report_to(Returned(self.process, through, tuple(sorted(senders))))
+        while True:
+            frame = await self.link.request({"op": "report", "report": returned})
+            if frame.get("decided") is True:
+                return decisions_from(frame) if "recalled" in frame else None
+            await asyncio.sleep(_AGAIN_AFTER)
 
     def end(self, why: TocError) -> None:
         """Let nothing go on: waiting calls raise `why`, and streams do behind what they have."""
-        if self._ended is not None:
+        if self._ending.ended is not None:
             return
-        self._ended = why
+        self._ending.ended = why
+        self._end_calls(why)
+        for stream in self._streams.values():
+            stream.has_news.set()
+
+    def _end_calls(self, why: TocError) -> None:
         sends, self._sends = self._sends, {}
         for departure in sends.values():
             departure.fail(why)
-        for stream in self._streams.values():
-            stream.has_news.set()
         self._admitted.set()
         self._named.set()
-
-    def _check(self) -> None:
-        if self._ended is not None:
-            raise type(self._ended)(str(self._ended))

@@ -272,11 +272,12 @@ class XdpNode(SwitchNode):
             one.barrier, one.commit, one.heard_at, one.packets = values[
                 at.BARRIER : at.PACKETS_IN + 1
             ]
-            output = self._outputs[neighbour]
-            output.barrier, output.commit, output.packets = values[
-                at.TOLD_BARRIER : at.PACKETS_OUT + 1
-            ]
-            output.sent_at = 0  # each output has a beacon each interval
+            output = self._outputs.get(neighbour)
+            if output is not None:  # a process that has failed is sent nothing
+                output.barrier, output.commit, output.packets = values[
+                    at.TOLD_BARRIER : at.PACKETS_OUT + 1
+                ]
+                output.sent_at = 0  # each output has a beacon each interval
             for field in (at.BARRIER, at.COMMIT, at.HEARD_AT, at.PACKETS_IN):
                 slot.told[field] = values[field]
 
@@ -324,7 +325,9 @@ class XdpNode(SwitchNode):
         )  # fmt: skip
         wanted = {at.ID: neighbour, at.FLAGS: flags, at.EPOCH: one.epoch}
         hop = self._hops.get(neighbour)
-        if hop is not None:
+        if hop is not None and not is_switch and not one.live:
+            wanted[at.IFINDEX] = 0
+        elif hop is not None:
             wanted |= {
                 at.IFINDEX: hop.ifindex, at.MAC: int.from_bytes(hop.mac, "little"),
                 at.OWN_MAC: int.from_bytes(hop.own_mac, "little"),

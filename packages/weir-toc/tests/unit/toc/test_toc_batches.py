@@ -101,7 +101,9 @@ def test_a_batch_fails_with_its_receiver(service: Service) -> None:
     left = sum(isinstance(one, Left) for one in sender.take_events())
     assert 0 < left < 900
     sender.process_failed(rack.now, B, rack.now)
-    failed = [one for one in sender.take_events() if isinstance(one, SendFailed)]
+    events = sender.take_events()
+    sender.recalls_noted(rack.now, B)
+    failed = [one for one in (*events, *sender.take_events()) if isinstance(one, SendFailed)]
     assert sorted(one.ticket for one in failed) == [*range(2, 902)]
     assert sum(not one.stamp for one in failed) == 900 - left
     state = sender.describe()

@@ -7,6 +7,8 @@ import pytest
 from weir_toc.controller.codec import (
     command_from,
     command_to,
+    decisions_from,
+    decisions_to,
     decode_record,
     encode_record,
     report_from,
@@ -16,12 +18,14 @@ from weir_toc.controller.entries import (
     Command,
     Completed,
     Decide,
+    Decisions,
     Fail,
     Freeze,
     InputSilent,
     LinkJoined,
     NodeSilent,
     ProcessJoined,
+    Recalled,
     Remove,
     SetRoutes,
 )
@@ -31,6 +35,7 @@ from weir_toc.controller.records import (
     Registered,
     Removed,
     Reported,
+    Returned,
     SwitchStarted,
 )
 from weir_toc.errors import ControlError
@@ -48,6 +53,11 @@ RECORDS: list[tuple[Record, bytes]] = [
     (Reported(1, 2, 3, ProcessJoined(4)), b'["Reported",1,2,3,["ProcessJoined",4]]'),
     (Reported(1, 2, 3, LinkJoined(4, 5)), b'["Reported",1,2,3,["LinkJoined",4,5]]'),
     (Reported(1, 2, 3, Completed(4, 5)), b'["Reported",1,2,3,["Completed",4,5]]'),
+    (
+        Reported(1, 2, 3, Recalled(4, 5, ((6, 7), (9, 9)))),
+        b'["Reported",1,2,3,["Recalled",4,5,[[6,7],[9,9]]]]',
+    ),
+    (Reported(1, 2, 3, Returned(4, 5, (6, 7))), b'["Reported",1,2,3,["Returned",4,5,[6,7]]]'),
     (Reported(1, 2, 3, Removed(4, 5, 6)), b'["Reported",1,2,3,["Removed",4,5,6]]'),
 ]
 COMMANDS: list[tuple[Command, list[object]]] = [
@@ -91,3 +101,35 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
 def test_what_is_no_command_is_refused(row: object) -> None:
     with pytest.raises(ControlError):
         command_from(row)
+
+
+def test_decisions_come_back_from_a_frame() -> None:
+    found = Decisions(((1, 2), (3, 0)), ((1, 5, 6),))
+    assert decisions_from(decisions_to(found)) == found
+    assert decisions_from({"failed": [], "recalled": []}) == Decisions((), ())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {}, {"failed": []}, {"failed": [[1]], "recalled": []}, {"failed": 1, "recalled": []},
+        {"failed": [], "recalled": [[1, 2]]}, {"failed": [], "recalled": [[1, 7, 6]]},
+        {"failed": [], "recalled": [[1, -1, 6]]}, {"failed": [["a", 1]], "recalled": []},
+    ],
+)  # fmt: skip
+def test_what_is_no_decision_is_refused(frame: dict[str, object]) -> None:
+    with pytest.raises(ControlError):
+        decisions_from(frame)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["Recalled", 1, 2], ["Recalled", 1, 2, 3], ["Recalled", 1, 2, [[3]]],
+        ["Recalled", 1, 2, [[4, 3]]], ["Recalled", 1, 2, [[one, one] for one in range(501)]],
+        ["Returned", 1, 2], ["Returned", 1, 2, 3], ["Returned", 1, 2, ["a"]],
+    ],
+)  # fmt: skip
+def test_what_is_no_report_of_a_recovery_is_refused(row: list[object]) -> None:
+    with pytest.raises(ControlError):
+        report_from(row)
