@@ -85,7 +85,8 @@ class SendFailed(NamedTuple):
     """A part of a scattering, or a whole reliable one, was not delivered.
 
     `to` is the receiver that a best effort part missed; of a reliable scattering it is the one that
-    failed, and no receiver delivers any part. `stamp` is 0 if the scattering never left.
+    failed, and no receiver delivers any part. `stamp` is 0 if the scattering never left: else this
+    comes behind its `Left`.
     """
 
     ticket: int

@@ -9,7 +9,7 @@ from itertools import chain, takewhile
 from typing import cast
 
 from weir_toc.congestion import CongestionWindow, RoundTrips
-from weir_toc.endpoint.events import EndpointConfig, Service
+from weir_toc.endpoint.events import EndpointConfig, Reason, SendFailed, Service
 from weir_toc.packet import (
     OVERHEAD_BYTES,
     PACKET_COST,
@@ -69,6 +69,25 @@ class Scattering:
     notes: int = 0
     #: The process whose failure aborted it; 0 while it goes on.
     aborted_by: int = 0
+    #: Receivers that it has lost before it left, as best effort may, and why.
+    dropped: tuple[tuple[int, Reason], ...] = ()
+
+    def drop(self, to: int, reason: Reason) -> SendFailed | None:
+        """Go on without a receiver; return what its sender is told if that cannot be.
+
+        A reliable one leaves as a whole or not at all, and none leaves without any receiver.
+        """
+        rest = tuple(part for part in self.parts if part.to != to)
+        if self.service is Service.RELIABLE or not rest:
+            return SendFailed(self.ticket, 0, to, reason, self.service)
+        self.parts = rest
+        self.dropped += ((to, reason),)
+        return None
+
+    def told(self) -> Iterator[SendFailed]:
+        """Yield what its sender is told of the receivers without which it has left."""
+        for to, reason in self.dropped:
+            yield SendFailed(self.ticket, self.stamp, to, reason, self.service)
 
     def is_owed_by(self, receiver: int) -> bool:
         """Whether a receiver has not acknowledged all of its part."""

@@ -5,7 +5,7 @@ Those that follow each other, and have one receiver and one size, are made in on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from weir_toc.endpoint.events import Service
@@ -36,6 +36,14 @@ def made(
     return found
 
 
+def memory_of(scatterings: Sequence[Scattering | Batch]) -> int:
+    """Return how many bytes of memory scatterings take, by `packet.cost_of`."""
+    return sum(
+        len(one) * one.cost if isinstance(one, Batch) else sum(part.size for part in one.parts)
+        for one in scatterings
+    )
+
+
 def _made(
     part_max: int, now: int, service: Service, parts: Sequence[tuple[int, bytes]]
 ) -> Scattering:
@@ -54,7 +62,30 @@ def _made(
     return Scattering(0, service, tuple(made), now, len(made))
 
 
-def as_batch(alike: Sequence[Scattering]) -> Batch:
+def in_turn(leaving: Sequence[Scattering | Batch]) -> Iterator[Scattering | Batch]:
+    """Yield what leaves at once in the order in which it was queued, what is alike as a batch."""
+    for _, group in groupby(sorted(leaving, key=_ticket), _alike):
+        alike = [*group]
+        single = [one for one in alike if isinstance(one, Scattering)]
+        if len(single) < RUN_MIN or single[0].parts[0].packets > 1:
+            yield from alike
+        else:
+            yield _as_batch(single)
+
+
+def _ticket(one: Scattering | Batch) -> int:
+    return one.tickets[0] if isinstance(one, Batch) else one.ticket
+
+
+def _alike(one: Scattering | Batch) -> tuple[object, ...]:
+    """What scatterings have in common that can be sent in one piece; of others it is unique."""
+    if isinstance(one, Batch) or len(one.parts) != 1 or one.dropped:
+        return (_ticket(one),)
+    part = one.parts[0]
+    return one.service, part.to, len(part.payload)
+
+
+def _as_batch(alike: Sequence[Scattering]) -> Batch:
     """Return scatterings that were queued one by one, and leave at once, as a batch."""
     first = alike[0]
     tickets = [one.ticket for one in alike]

@@ -5,6 +5,9 @@ granted in the order in which scatterings were queued, and are kept while other 
 the scattering that has waited longest is first in all of its queues: none waits for ever, and large
 ones are not overtaken again and again.
 
+A best effort scattering leaves without the receivers that have failed, or never answer, before it
+can. Its sender is told of these behind its stamp.
+
 The stamp is taken as it leaves. A reliable scattering is open from then until all receivers have
 acknowledged all of it, or its recall; the commit barrier stays below the oldest open one.
 """
@@ -13,7 +16,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import cast
 
 from weir_toc import packet as wire
@@ -30,7 +32,7 @@ from weir_toc.endpoint.events import (
     Undeliverable,
 )
 from weir_toc.endpoint.flow import Batch, Flow, Part, Scattering, Sent
-from weir_toc.endpoint.making import RUN_MIN, as_batch, made
+from weir_toc.endpoint.making import in_turn, made, memory_of
 from weir_toc.endpoint.outbox import Outbox
 from weir_toc.errors import InvalidScattering, SendBufferFull
 from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, Packet
@@ -97,6 +99,8 @@ class Sender:
         self._best_effort: dict[int, Scattering | Batch] = {}
         #: Reliable scatterings that are recalled, by stamp.
         self._aborted: dict[int, Scattering] = {}
+        #: What waits for no credits any more since it has lost a receiver.
+        self._ready: list[Scattering | Batch] = []
         self._failed: set[int] = set()
         #: Failed processes, and how many recalls each still waits for.
         self._settling: dict[int, int] = {}
@@ -119,10 +123,7 @@ class Sender:
         Those that leave at once, and have one receiver and one size, are sent in one piece.
         """
         new = made(self.config.part_max, now, service, scatterings)
-        size = sum(
-            len(one) * one.cost if isinstance(one, Batch) else sum(part.size for part in one.parts)
-            for one in new
-        )
+        size = memory_of(new)
         if size > self.config.send_buffer:
             raise InvalidScattering(
                 f"{sum(map(len, scatterings))} parts take {size} bytes of memory: "
@@ -146,15 +147,14 @@ class Sender:
 
     def _queue(self, now: int, scattering: Scattering, flows: dict[int, Flow]) -> None:
         """Let a scattering wait in the flows of all its receivers, which are noted in `flows`."""
-        parts = scattering.parts
         if self._failed:
-            dead = next((part.to for part in parts if part.to in self._failed), 0)
-            if dead:
-                ticket, service = scattering.ticket, scattering.service
-                failed = SendFailed(ticket, 0, dead, Reason.PROCESS_FAILED, service)
-                self.events.append(failed)
-                return
-        for part in parts:
+            for to in [part.to for part in scattering.parts if part.to in self._failed]:
+                unsent = scattering.drop(to, Reason.PROCESS_FAILED)
+                if unsent is not None:
+                    self.events.append(unsent)
+                    return
+            scattering.waiting = len(scattering.parts)
+        for part in scattering.parts:
             self.buffered += part.size
             flow = flows[part.to] = self._flow(now, part.to)
             flow.queue.append((scattering, part))
@@ -274,13 +274,7 @@ class Sender:
             for service in Service:
                 self._separate(gone, service, gone.batches(service))
             gone.waiting()  # apart from now on
-        queued = {
-            one[0].ticket: one[0]
-            for flow in self.flows.values()
-            for one in flow.queue
-            if not isinstance(one, Batch) and any(part.to == process for part in one[0].parts)
-        }
-        for waiting in queued.values():
+        for waiting in _queued(self.flows.values(), process):
             self._cancel(waiting, process, Reason.PROCESS_FAILED)
         self.flows.pop(process, None)
         for one in _scatterings(self._best_effort):
@@ -312,7 +306,7 @@ class Sender:
 
     def _grant(self, now: int, flows: Iterable[Flow]) -> None:
         """Give credits to the parts that wait longest; send what then holds all of its own."""
-        leaving: list[Scattering | Batch] = []
+        leaving, self._ready = self._ready, []
         for flow in flows:
             queue = flow.queue
             while queue:
@@ -336,21 +330,11 @@ class Sender:
                 scattering.waiting -= 1
                 if not scattering.waiting:
                     leaving.append(scattering)
-        # Those that leave at once do so in the order in which they were queued.
-        leaving.sort(key=_ticket)
-        for _, group in groupby(leaving, _alike):
-            alike = [*group]
-            first = alike[0]
-            if isinstance(first, Batch):
-                self._leave_batch(now, first)
-            elif len(alike) < RUN_MIN or first.parts[0].packets > 1:
-                for one in alike:
-                    assert isinstance(one, Scattering)
-                    self._leave(now, one)
+        for one in in_turn(leaving):
+            if isinstance(one, Batch):
+                self._leave_batch(now, one)
             else:
-                self._leave_batch(
-                    now, as_batch([one for one in alike if isinstance(one, Scattering)])
-                )
+                self._leave(now, one)
 
     def _leave_batch(self, now: int, batch: Batch) -> None:
         """Stamp a batch and queue its packets, in pieces."""
@@ -395,6 +379,8 @@ class Sender:
                 sent = flow.sent[service][psn] = Sent(scattering, part, index, now)
                 self._transmit(now, part.to, psn, sent)
         self.events.append(Left(scattering.ticket, scattering.stamp))
+        if scattering.dropped:
+            self.events += scattering.told()
 
     def _transmit(self, now: int, to: int, psn: int, sent: Sent) -> None:
         self.counters.sent += 1
@@ -510,15 +496,26 @@ class Sender:
     # -- failures ------------------------------------------------------------------------------
 
     def _cancel(self, scattering: Scattering, to: int, reason: Reason) -> None:
-        """Take a scattering that has no stamp out of all queues, with its credits."""
-        for part in scattering.parts:
+        """Take a receiver away from a scattering that has no stamp.
+
+        If it does not go on without that one, it leaves all queues, with its credits.
+        """
+        gone = scattering.parts
+        unsent = scattering.drop(to, reason)
+        if unsent is None:
+            gone = tuple(part for part in gone if part.to == to)
+        else:
+            self.events.append(unsent)
+        for part in gone:
             self.buffered -= part.size
             flow = self.flows.get(part.to)
             if flow is not None:
                 flow.release(part)
                 if (scattering, part) in flow.queue:
                     flow.queue.remove((scattering, part))
-        self.events.append(SendFailed(scattering.ticket, 0, to, reason, scattering.service))
+                    scattering.waiting -= 1
+        if unsent is None and not scattering.waiting:
+            self._ready.append(scattering)
 
     def _abort(self, now: int, scattering: Scattering, process: int) -> None:
         """Recall a scattering from all its receivers but the failed one."""
@@ -601,16 +598,15 @@ def _packet(to: int, psn: int, sent: Sent) -> Packet:
                   payload=payload)  # fmt: skip
 
 
-def _ticket(one: Scattering | Batch) -> int:
-    return one.tickets[0] if isinstance(one, Batch) else one.ticket
-
-
-def _alike(one: Scattering | Batch) -> tuple[object, ...]:
-    """What scatterings have in common that can be sent in one piece; of others it is unique."""
-    if isinstance(one, Batch) or len(one.parts) != 1:
-        return (_ticket(one),)
-    part = one.parts[0]
-    return one.service, part.to, len(part.payload)
+def _queued(flows: Iterable[Flow], process: int) -> Iterable[Scattering]:
+    """Return the scatterings that wait for credits, and have a part for a process."""
+    queued = {
+        one[0].ticket: one[0]
+        for flow in flows
+        for one in flow.queue
+        if not isinstance(one, Batch) and any(part.to == process for part in one[0].parts)
+    }
+    return queued.values()
 
 
 def _scatterings(pending: Mapping[int, Scattering | Batch]) -> list[Scattering]:
