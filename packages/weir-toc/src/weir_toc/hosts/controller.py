@@ -603,10 +603,8 @@ class Controller:
         state, node = self.state, self.node
         has_majority = node.leader != 0
         problem = "" if has_majority else _NO_MAJORITY
-        if state.network is not None and state.network != self._founding:
-            problem = (
-                problem or f"this group was founded as {state.network}: other flags do nothing"
-            )
+        if not problem and state.network not in (None, self._founding):
+            problem = f"this group was founded as {state.network}: other flags do nothing"
         found: dict[str, Any] = {
             "op": "status",
             "member": self.id,
@@ -621,7 +619,8 @@ class Controller:
         lag = None
         if self._pacing is not None and state.failures is not None:
             lag = self._pacing.lag(state.failures.topology)
-        return {**found, **status_of(state, frozenset(self._nodes), lag)}
+        connected = frozenset(self._nodes) if node.role is raft.Role.LEADER else None
+        return {**found, **status_of(state, connected, lag)}
 
 
 def is_decided(
@@ -641,24 +640,31 @@ def names_by_id(state: ControllerState) -> dict[int, str]:
     return {one.process: name for name, one in state.names.items()}
 
 
-def status_of(state: ControllerState, connected: frozenset[int], lag: LagAlarm | None) -> Frame:
+def status_of(
+    state: ControllerState, connected: frozenset[int] | None, lag: LagAlarm | None
+) -> Frame:
     """Return the status of a network, "network" being None before it is founded.
 
-    `connected` are the nodes with a connection, `lag` is the alarm of a leader.
+    `connected` are the nodes with a connection, `lag` is the alarm. Only a leader knows both: the
+    status of another member does not say whether a node is connected.
     """
     network, failures = state.network, state.failures
     if network is None or failures is None:
         return {"network": None}
     names = names_by_id(state)
+
+    def seen(node: int) -> Frame:
+        return {} if connected is None else {"connected": node in connected}
+
     return {
         "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
                     "interval_ns": network.interval, "place": network.place,
                     "drain_mbit": round(mbit_of(network.drain_rate), 3),
                     "mark_bytes": network.mark_above},
         "switches": [{"switch": id, "host": at.host, "port": at.port,
-                      "connected": id in connected} for id, at in state.switches.items()],
-        "processes": [{"process": one, "name": names.get(one, ""),
-                       "connected": one in connected} for one in sorted(failures.processes)],
+                      **seen(id)} for id, at in state.switches.items()],
+        "processes": [{"process": one, "name": names.get(one, ""), **seen(one)}
+                      for one in sorted(failures.processes)],
         "failed": len(failures.failed),
         "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
         "lagged": lag.reported if lag else 0,

@@ -119,3 +119,21 @@ def test_a_damaged_log_is_refused_by_words(tmp_path: Path) -> None:
         assert "is damaged at byte 12" in crew.errors("controller-2")
         assert "A vote may be lost" in crew.errors("controller-2")
         assert log.read_bytes() == data
+
+
+def test_only_the_leader_says_which_nodes_are_connected(tmp_path: Path) -> None:
+    with programs(tmp_path) as crew:
+        for id in (1, 2, 3):
+            crew.controller(id)
+        crew.leader()
+        ask(crew.url, SWITCH, {"op": "start", "host": "127.0.0.1", "port": 9})
+        until = time.monotonic() + PATIENCE_SECONDS
+        members = wait_for(crew, "leader", 3)
+        while not all(one["network"] and one["switches"] for one in members):
+            assert time.monotonic() < until, members
+            time.sleep(0.05)
+            members = wait_for(crew, "leader", 3)
+        for one in members:
+            (switch,) = one["switches"]
+            assert (switch["switch"], switch["port"]) == (SWITCH, 9)
+            assert ("connected" in switch) == (one["role"] == "leader")
