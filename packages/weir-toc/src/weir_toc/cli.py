@@ -57,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="weir-toc", description="Total order for packets: controller, aggregators, status."
+        prog="weir-toc",
+        description="Total order for packets: controller, aggregators, whole networks, status.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -72,9 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         "address translation: host:port",
     )
     controller.add_argument("--folder", type=Path, required=True, help="where its log is kept")
-    controller.add_argument("--racks", type=int, default=1)
-    controller.add_argument("--spines", type=int, default=0)
-    controller.add_argument("--cores", type=int, default=0)
+    for tier, count, below in (("racks", 1, "with processes"), ("spines", 0, "above the racks"),
+                               ("cores", 0, "above the spines")):  # fmt: skip
+        controller.add_argument(
+            f"--{tier}", type=int, default=count, metavar="COUNT",
+            help=f"how many switches {below} the network has; {count} by default. It is founded "
+            "with these, and they do not change",
+        )  # fmt: skip
     controller.add_argument(
         "--interval-ms", type=float, default=1.0,
         help="time between beacons; 5 from 16 processes on two cores",
