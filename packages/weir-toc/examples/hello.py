@@ -26,4 +26,7 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        print("usage: python hello.py toc://HOST:PORT[,HOST:PORT...]", file=sys.stderr)
+        sys.exit(2)
     asyncio.run(main(sys.argv[1]))
