@@ -159,6 +159,16 @@ def test_weir_toc_needs_no_broker(wheels: Path, tmp_path: Path) -> None:
         "print(len(one.take_packets()[0]))"
     )
     assert run([str(programs / "python"), "-c", program], cwd=tmp_path) == "40\n"
+    told = run([str(programs / "weir-toc"), "--help"], cwd=tmp_path)
+    verbs = re.findall(r"^ {4}(\w+)(?: |$)", told, re.MULTILINE)
+    assert verbs == ["controller", "aggregator", "status", "net"]
+    program = (
+        "from importlib.resources import files\n"
+        "import weir_toc.sync\n"
+        "found = [files('weir_toc.xdp') / f'switch.{kind}' for kind in ('o', 'c', 'p4')]\n"
+        "print(weir_toc.sync.join.__name__, *(len(one.read_bytes()) > 1_000 for one in found))"
+    )
+    assert run([str(programs / "python"), "-c", program], cwd=tmp_path) == "join True True True\n"
 
 
 @pytest.fixture
