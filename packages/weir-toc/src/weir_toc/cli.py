@@ -77,8 +77,7 @@ def _parser() -> argparse.ArgumentParser:
                                ("cores", 0, "above the spines")):  # fmt: skip
         controller.add_argument(
             f"--{tier}", type=int, default=count, metavar="COUNT",
-            help=f"how many switches {below} the network has; {count} by default. It is founded "
-            "with these, and they do not change",
+            help=f"how many switches {below} the network is founded with; {count} by default",
         )  # fmt: skip
     controller.add_argument(
         "--interval-ms", type=float, default=1.0,
