@@ -54,7 +54,7 @@ class SendFailed(NamedTuple):
     """A scattering that has left was not delivered.
 
     Of best effort the part to `to` was not; of a reliable one no part is, as `to` has failed.
-    `reason` is "late", "lost", or "process failed".
+    `reason` is "late", "lost", "process failed" or "unreachable".
     """
 
     stamp: int

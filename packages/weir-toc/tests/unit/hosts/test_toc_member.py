@@ -14,7 +14,16 @@ import pytest
 
 import weir_toc
 from rigs.loopback import INTERVAL, Loopback, loopback
-from weir_toc import Fenced, InvalidScattering, Message, ProcessFailed, Refused, SendBufferFull
+from weir_toc import (
+    Fenced,
+    InvalidScattering,
+    Message,
+    NotSent,
+    ProcessFailed,
+    Refused,
+    SendBufferFull,
+    SendFailed,
+)
 from weir_toc import packet as wire
 from weir_toc.cli import main
 from weir_toc.endpoint.endpoint import Endpoint
@@ -136,6 +145,20 @@ def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
         weir_toc.sync.join("localhost:7", name="f").__enter__()
     with pytest.raises(weir_toc.TocError, match=r"could not join in 0\.3 s"):
         weir_toc.sync.join("toc://127.0.0.1:1", name="f", timeout=0.3).__enter__()
+
+
+def test_best_effort_leaves_without_a_receiver_that_is_dead(network: Loopback) -> None:
+    with weir_toc.sync.join(network.url, name="t") as t:
+        with weir_toc.sync.join(network.url, name="u") as u:
+            dead = u.process
+        failure_of(t.reliable, dead)
+        stamp = t.send([(dead, b"to the dead"), ("t", b"to myself")])
+        events = [next(t.best_effort), next(t.best_effort)]
+        assert {*events} == {
+            Message(stamp, t.process, b"to myself"), SendFailed(stamp, dead, "process failed"),
+        }  # fmt: skip
+        with pytest.raises(NotSent, match=f"as of process {dead}: process failed"):
+            t.send_reliable([(dead, b"to the dead"), ("t", b"to myself")])
 
 
 def test_counters_are_read_in_the_thread_that_changes_them(
