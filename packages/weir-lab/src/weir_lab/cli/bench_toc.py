@@ -276,8 +276,10 @@ def ports(
         measure = measure_xdp_ports if place == Place.XDP.value else measure_ports
         result = measure(settings)
     if as_json:
-        kind = "xdp_ports" if place == Place.XDP.value else "ports"
-        print_measured(f"weir.bench.toc.limits.{kind}/1", settings, msgspec.to_builtins(result))
+        schema = "weir.bench.toc.limits.ports/1"
+        if place == Place.XDP.value:
+            schema = "weir.bench.toc.limits.xdp_ports/1"
+        print_measured(schema, settings, msgspec.to_builtins(result))
     else:
         print_table(
             ("LINKS", "CORES", "BEACONS IN/S", "BEACONS OUT/S", "FENCED", "MB"),
