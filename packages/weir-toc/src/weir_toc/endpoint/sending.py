@@ -130,7 +130,9 @@ class Sender:
                 f"{self.config.send_buffer} are possible; send fewer at once"
             )
         if self.buffered + size > self.config.send_buffer:
-            raise SendBufferFull(f"{self.buffered} bytes wait to be sent: wait for some to leave")
+            raise SendBufferFull(
+                f"{self.buffered} bytes wait to be sent: wait until some have left"
+            )
         first = self._tickets + 1
         flows: dict[int, Flow] = {}
         for one in new:
