@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NoReturn, Self, cast
 
@@ -14,7 +14,9 @@ import pytest
 
 from weir_lab.bench.toc.accounts import BEST_EFFORT, RELIABLE, Account, Line, violations
 from weir_lab.bench.toc.conformance_worker import Orders, Worker, main
-from weir_toc import Fenced, Member, NotSent, TocError
+from weir_toc import Fenced, Member, Message, NotSent, SendFailed, TocError
+from weir_toc.endpoint.events import Service
+from weir_toc.member import EventStream
 
 Logs = dict[int, list[Line]]
 #: CRCs of what 1 sends to itself and to 2.
@@ -129,6 +131,65 @@ def test_a_run_that_does_not_settle_says_what_is_missing(monkeypatch: pytest.Mon
     call, refused = (json.loads(line) for line in log.getvalue().splitlines()[:2])
     assert call == ["call", 1]
     assert refused == ["refused", RELIABLE, 1, "nothing was sent, as of process 2: process failed"]
+
+
+class SlowMember:
+    """A process alone, whose messages to itself take long; the first of best effort is lost."""
+
+    process = 1
+
+    def __init__(self) -> None:
+        self.best_effort_events: asyncio.Queue[object] = asyncio.Queue()
+        self.reliable_events: asyncio.Queue[object] = asyncio.Queue()
+        self.sent = 0
+
+    async def drain(self, _timeout: float) -> bool:
+        return True
+
+    async def send(self, parts: list[tuple[int, bytes]]) -> int:
+        stamp = self._stamp()
+        event: object = Message(stamp, 1, parts[0][1])
+        if stamp == 2:  # the first behind the reliable one
+            event = SendFailed(stamp, 1, "it was late")
+        asyncio.get_running_loop().call_later(0.2, self.best_effort_events.put_nowait, event)
+        return stamp
+
+    async def send_reliable(self, parts: list[tuple[int, bytes]]) -> int:
+        stamp = self._stamp()
+        self.reliable_events.put_nowait(Message(stamp, 1, parts[0][1]))
+        return stamp
+
+    def _stamp(self) -> int:
+        self.sent += 1
+        return self.sent
+
+
+async def events(queue: asyncio.Queue[object]) -> AsyncIterator[object]:
+    while True:
+        yield await queue.get()
+
+
+def test_a_run_settles_when_all_that_it_sent_to_itself_is_told() -> None:
+    me, log = SlowMember(), io.StringIO()
+
+    async def settle() -> None:
+        orders = Orders("", "a", 0, ["a"], 1, 1, 1, 0, 1, "")
+        worker = Worker(cast(Member, me), orders, [1], log)
+        takers = [
+            asyncio.create_task(worker.take(cast(EventStream, events(queue)), service))
+            for queue, service in (
+                (me.best_effort_events, Service.BEST_EFFORT),
+                (me.reliable_events, Service.RELIABLE),
+            )
+        ]
+        await asyncio.wait_for(worker.settle(), 10)
+        for taker in takers:
+            taker.cancel()
+
+    asyncio.run(settle())
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert ["lost", BEST_EFFORT, 2, 1, "it was late"] in lines
+    assert violations({1: Account.read(1, lines)}) == []
 
 
 class EarlyMember:

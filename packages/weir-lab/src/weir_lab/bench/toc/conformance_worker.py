@@ -71,7 +71,11 @@ class Worker:
         self._number = 0
         self._ended: set[int] = set()
         self._all_ended = asyncio.Event()
-        self._marked = asyncio.Event()
+        #: Whether a best effort message to itself came that was sent behind all others' ACKs.
+        self._marked = False
+        #: Best effort messages to itself that have neither come nor failed.
+        self._own = 0
+        self._own_told = asyncio.Event()
         #: Why the last scattering that never left did not.
         self._refused = ""
 
@@ -88,13 +92,21 @@ class Worker:
                 if body == _END:
                     self._end(event.source)
                 elif body == _MARK:
-                    self._marked.set()
+                    self._marked = True
+                self._count_own(service, event.source, -1)
             elif isinstance(event, SendFailed):
                 self.note("lost", service.value, event.stamp, event.to, event.reason)
+                self._count_own(service, event.to, -1)
             else:
                 self.failed.add(event.process)
                 self.note("failed", event.process, event.stamp)
                 self._end(event.process)
+
+    def _count_own(self, service: Service, process: int, change: int) -> None:
+        if service is Service.BEST_EFFORT and process == self.me.process:
+            self._own += change
+            if not self._own:
+                self._own_told.set()
 
     def _end(self, process: int) -> None:
         self._ended.add(process)
@@ -115,6 +127,8 @@ class Worker:
             return False
         crcs = {to: crc32(body) for to, body in parts}
         self.note("sent", service.value, number, stamp, crcs)
+        for to in crcs:
+            self._count_own(service, int(to), 1)
         return True
 
     async def send_many(self, service: Service, to: int, bodies: list[bytes]) -> None:
@@ -133,6 +147,7 @@ class Worker:
         for number, stamp, body in zip(numbers, stamps, bodies, strict=True):
             if stamp:
                 self.note("sent", service.value, number, stamp, {to: crc32(body)})
+                self._count_own(service, to, 1)
             else:
                 self.note("refused", service.value, number, why)
 
@@ -185,14 +200,14 @@ class Worker:
         ):
             await asyncio.sleep(0.01)  # a receiver has failed, and its failure is not read yet
         await self._all_ended.wait()
-        # All others have the ACKs of what they sent here. A message to itself comes behind that.
-        while not self._marked.is_set():
-            await self.send(Service.BEST_EFFORT, [(self.me.process, _MARK)])
-            try:
-                async with asyncio.timeout(0.03 * self.orders.interval_ms):
-                    await self._marked.wait()
-            except TimeoutError:
-                continue
+        # All others have the ACKs of what they sent here. A message to itself comes behind that;
+        # where it is lost, another follows once its loss is told.
+        while not self._marked:
+            if not await self.send(Service.BEST_EFFORT, [(self.me.process, _MARK)]):
+                await asyncio.sleep(0.01)  # the send buffer is full
+            while self._own:
+                self._own_told.clear()
+                await self._own_told.wait()
 
 
 def say(*facts: object) -> None:
