@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from weir_lab.sim.run import run_drawn, run_seed, run_seeds
-from weir_lab.sim.shape import NODE_READS, SET_READS
+from weir_lab.sim.shape import EVEN_READS, NODE_READS, SET_READS
 
 SEEDS = int(os.environ.get("WEIR_READ_SEEDS", "6"))
 _PLAY = """
@@ -52,3 +52,10 @@ def test_a_world_is_the_same_behind_another_one_with_spark() -> None:
     alone = run_drawn(750250753).trace_hash
     run_drawn(750250741)
     assert run_drawn(750250753).trace_hash == alone
+
+
+@pytest.mark.timeout(60)
+def test_devices_on_a_slow_disk_have_time_for_what_is_left() -> None:
+    """Two locks acked one message after the other: 20.6 s for flushes of up to 100 ms each."""
+    outcome = run_seed(262951801, EVEN_READS)
+    assert not outcome.violations, outcome.report()

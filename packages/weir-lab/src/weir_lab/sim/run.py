@@ -227,7 +227,8 @@ class Run:
         self._decide()
         workload.end_consuming()
         # What a wrong clock has stamped is in nobody's order before that time has come.
-        world.run(max(world.now, history.healed) + _CONSUME_WITHIN, workload.consumed)
+        within = _CONSUME_WITHIN + _FLUSHES * self.brokers.machine.flush[1]
+        world.run(max(world.now, history.healed) + within, workload.consumed)
         if not workload.consumed() and not self.brokers.ruined:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)
