@@ -9,6 +9,8 @@ from weir_toc import packet as wire
 from weir_toc.controller.codec import command_to
 from weir_toc.controller.entries import Fail
 from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.endpoint.events import EndpointConfig
+from weir_toc.hosts.frames import Frame
 from weir_toc.hosts.process import Process
 from weir_toc.hosts.rack_link import Piece, RackLink
 from weir_toc.hosts.udp import UdpSocket
@@ -22,7 +24,7 @@ class EarlyProcess:
     def __init__(self) -> None:
         self.process = Process([("127.0.0.1", 1)], "a", None)
         self.now = self.process.link.now()
-        self.process._endpoint = Endpoint(1, 1, self.now)
+        self.process._endpoint = Endpoint(1, 1, self.now, EndpointConfig(program_takes=True))
         self.process._socket = RackLink(("127.0.0.1", 1), Place.HOST, UdpSocket)
 
     def told(self, command: Fail) -> None:
@@ -45,6 +47,24 @@ class EarlyProcess:
         packet = Packet(wire.ACK, by, 1, payload=ack)
         self.process._endpoint.receive(self.now, [wire.encode(packet)])
         self.process._after()
+
+    def holds_a_message(self, by: int) -> None:
+        """Let a reliable message come, which waits for its barrier."""
+        assert self.process._endpoint is not None
+        connect = Packet(wire.CONNECT, by, 1, payload=wire.encode_count(0))
+        data = Packet(wire.DATA_R, by, 1, self.now + 1, flags=wire.BEGIN | wire.END, payload=b"x")
+        self.process._endpoint.receive(self.now, map(wire.encode, (connect, data)))
+        assert self.process._endpoint.held == (self.now + 1, {by})
+
+    async def excluded(self, answer: Frame) -> None:
+        """Let the controller say that it has failed, and answer what it asks then."""
+
+        async def request(_frame: Frame) -> Frame:
+            return answer
+
+        self.process._take_frame({"op": "excluded"})
+        with patch.object(self.process.link, "request", request):
+            await self.process._settle()
 
     def ticks(self, bursts: Callable[[], Sequence[Piece]], now: Callable[[], int]) -> int:
         """Let its timer ring at its deadline while a link gives bursts; return how many packets it

@@ -7,7 +7,6 @@ intervals sends no beacons, and the process is taken for dead. `weir_toc.member`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import sys
 from collections import deque
@@ -57,10 +56,9 @@ _EXCLUDED = (
     "this process was silent for {silent:g} ms or longer, or cut off: others go on without it. It "
     "ran {late:g} ms late at most. Join again; it will be another process"
 )
-_UNSETTLED = (
-    ". What it held of reliable messages is lost: the controller did not tell within {seconds:g} s "
-    "which of them others deliver"
-)
+_LOST = ". What it held of reliable messages is lost: {why}"
+_UNTOLD = "the controller did not tell within {seconds:g} s which of them others deliver"
+_NOT_KEPT = "the controller does not keep any more which of them others deliver"
 
 ProgramEvent = Delivered | SendFailed | ProcessFailed
 
@@ -521,26 +519,33 @@ class Process:
         why = self._ending.excluded
         held = self._endpoint.held
         if held is not None:
-            decisions = None
-            with contextlib.suppress(TimeoutError, TocError):
+            lost = ""
+            try:
                 async with asyncio.timeout(SETTLE_SECONDS):
                     decisions = await self._ask_for_decisions(*held)
-            if decisions is None:
-                why = Fenced(str(why) + _UNSETTLED.format(seconds=SETTLE_SECONDS))
+            except TimeoutError:
+                lost = _UNTOLD.format(seconds=SETTLE_SECONDS)
+            except TocError as error:
+                lost = str(error)
             else:
                 self._endpoint.settle(self.link.now(), decisions)
                 self._after()
+            if lost:
+                why = Fenced(str(why) + _LOST.format(why=lost))
         self.end(why)
 
-    async def _ask_for_decisions(self, through: int, senders: Iterable[int]) -> Decisions | None:
-        """Return what became of what these senders sent; None if the controller does not know it
-        any more.
+    async def _ask_for_decisions(self, through: int, senders: Iterable[int]) -> Decisions:
+        """Return what became of what these senders sent.
+
+        Raises TocError if the controller does not know it any more.
         """
         returned = report_to(Returned(self.process, through, tuple(sorted(senders))))
         while True:
             frame = await self.link.request({"op": "report", "report": returned})
             if frame.get("decided") is True:
-                return decisions_from(frame) if "recalled" in frame else None
+                if "recalled" not in frame:
+                    raise TocError(_NOT_KEPT)
+                return decisions_from(frame)
             await asyncio.sleep(_AGAIN_AFTER)
 
     def end(self, why: TocError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -13,8 +14,9 @@ from rigs.early_process import EarlyProcess
 from weir_toc.controller.codec import command_to, report_to
 from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
 from weir_toc.controller.pacing import ANSWER_NS_MIN
-from weir_toc.endpoint.events import Service
+from weir_toc.endpoint.events import Delivered, Service
 from weir_toc.errors import Fenced
+from weir_toc.hosts import process as hosts_process
 from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
 from weir_toc.hosts.process import Settling
@@ -154,6 +156,37 @@ def test_what_leaves_after_the_end_is_nobody_s() -> None:
         early.close()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"op": "done", "decided": True}, "the controller does not keep any more"),
+        ({"op": "done", "decided": False}, "the controller did not tell within 0.05 s"),
+        ({"op": "done", "decided": True, "recalled": [[2, 5]]}, "is no list"),
+        ({"op": "done", "decided": True, "failed": [], "recalled": []}, ""),
+    ],
+)
+def test_who_is_excluded_is_told_why_what_it_held_is_lost(answer: Frame, words: str) -> None:
+    async def body() -> str:
+        early = EarlyProcess()
+        early.admitted()
+        early.holds_a_message(by=2)
+        async with asyncio.timeout(30):
+            await early.excluded(answer)
+        if not words:
+            (delivered,) = await early.process.take(Service.RELIABLE)
+            assert isinstance(delivered, Delivered)
+            assert [row[3] for row in delivered.rows] == [b"x"]
+        with pytest.raises(Fenced) as found:
+            await early.process.take(Service.RELIABLE)
+        early.close()
+        return str(found.value)
+
+    with patch.object(hosts_process, "SETTLE_SECONDS", 0.05):
+        said = asyncio.run(body())
+    assert words in said
+    assert ("is lost" in said) == bool(words)
 
 
 def test_a_failure_is_answered_once_all_of_it_is_settled() -> None:
