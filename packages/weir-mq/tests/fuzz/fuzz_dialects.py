@@ -20,22 +20,34 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from weir.access.tokens import SessionToken, TokenLimits
 from weir.errors import BadBatch, Refused, RemoteProtocolError
 from weir.model.batch import Batch
 from weir.model.batch_builder import encode
 from weir.model.columns import Origins, References
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
+from weir.protocol import trunk
 from weir.protocol.client.codec import ClientStream, decode_reply, decode_request
 from weir.protocol.device import (
+    NO_SEQUENCE,
+    DeviceAck,
+    DeviceHello,
     DevicePublishes,
     DeviceRefused,
     DeviceReplies,
     DeviceStream,
+    DeviceSubscribe,
+    encode_code,
+    encode_confirms,
+    encode_proven,
+    encode_welcome,
     xor,
 )
 from weir.protocol.link import Greeting, LinkStream, decode_answer, decode_hello
+from weir.protocol.proof import DeviceProof, DeviceProven, Proven
+from weir.protocol.trunk import Arrival, Introduction, Kind, TrunkFrame, TrunkStream
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (0, 1, 0x7FFF, 0xFFFF, 0x10000, 0x10001, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
@@ -176,6 +188,56 @@ def _link(data: bytes, dice: Dice, found: Counter[str]) -> None:
         found["broken"] += 1
 
 
+def _trunk(data: bytes, dice: Dice, found: Counter[str]) -> None:
+    """Both ends of a trunk, and what each does with a frame before a shard is told anything."""
+    stream = TrunkStream()
+    try:
+        for read in dice.cut(data):
+            for frame in stream.receive(read):
+                try:
+                    _follow(frame)
+                    found["whole"] += 1
+                except Refused:
+                    found["refused"] += 1
+            assert stream.pending <= len(data)
+    except RemoteProtocolError:
+        found["broken"] += 1
+
+
+def _follow(frame: TrunkFrame) -> None:
+    """Read what a frame holds as a shard does. Raises `Refused` for the request of a client."""
+    kind, _, body = frame
+    if kind == Kind.OPENED:
+        trunk.decode_opened(body)
+    elif kind == Kind.CLIENT:
+        decode_request(body)
+    elif kind == Kind.HANGUP:
+        str(body, "utf-8")
+    elif kind == Kind.REPLIES:
+        trunk.count_confirms(body)
+    elif kind == Kind.ANSWERS:
+        for _, replies in body:
+            trunk.count_confirms(replies)
+    elif kind == Kind.DEVICE:
+        _answer(body)
+    elif kind == Kind.ARRIVALS:
+        for one in body[1]:
+            _answer(one.hello)
+            _answer(one.publishes)
+
+
+def _answer(request: Any) -> None:
+    """Whatever was read can be answered: its numbers fit the replies to them."""
+    if isinstance(request, DevicePublishes):
+        assert request.sns, "an empty read is no request"
+        offsets = [0] * len(request.sns)
+        encode_confirms(request.sns, request.sequences, request.codes, offsets)
+    elif isinstance(request, DeviceRefused):
+        encode_code(request.opcode & 0x7FFF, request.sn, request.code)
+    else:
+        encode_code(1, request.sn, 0)
+
+
 def _batches(data: bytes, dice: Dice, found: Counter[str]) -> None:
     try:
         batch = Batch(data)
@@ -217,6 +279,45 @@ def _link_seeds(greetings: bool) -> list[bytes]:
     ]
 
 
+def _trunk_seeds() -> list[bytes]:
+    hello = DeviceHello(1, 7, 3, 4, "ns/topic")
+    publishes = DevicePublishes([1, 2], [0, NO_SEQUENCE], [b"", b"v" * 40], [0, 8])
+    uneven = [
+        DevicePublishes([1, 2], [0], [b"v", b"v"], [0, 0]),
+        DevicePublishes([1], [0], [b"v"], [0, 0]),
+        DevicePublishes([], [], [], []),
+    ]
+    token = SessionToken("weir", "k1", "9", TokenLimits(topics=("ns/topic",)))
+    welcome, confirms = encode_welcome(1, 0, 99), encode_confirms([1, 2], [0, 1], [0, 0], [5, 6])
+    frames = [
+        trunk.encode_opened(5, "anonymous"),
+        trunk.encode_opened(6, "user:ann", Introduction("10.0.0.1", 4, token)),
+        trunk.encode(Kind.CLOSED, 5),
+        trunk.encode(Kind.REPLIES, 5, welcome, confirms),
+        trunk.encode(Kind.REPLIES, 5, encode_proven(1, Proven(99, b"p" * 32)), confirms),
+        trunk.encode(Kind.HANGUP, trunk.OWN_SESSION, b"gone: connect again"),
+        trunk.encode_arrivals("anonymous", [Arrival(4, hello, publishes)] * 3),
+        trunk.encode_answers([(4, welcome + confirms), (5, confirms)]),
+        trunk.encode_device(5, hello),
+        trunk.encode_device(5, publishes),
+        trunk.encode_device(5, DeviceRefused(1, 77, 22)),
+        trunk.encode_device(5, DeviceSubscribe(1, 2, 3_000, "crew", "ns/topic", 2)),
+        trunk.encode_device(5, DeviceAck(1, 2, 3, 4, 5)),
+        trunk.encode_device(5, DeviceProof(1, 2, 3, 4, b"n" * 16, b"p" * 32)),
+        trunk.encode_device(5, DeviceProven(1, hello, 5, None)),
+        # What no shard that is sound sends, and damage hardly ever comes to.
+        *(trunk.encode_device(5, one) for one in uneven),
+        *(trunk.encode_arrivals("anonymous", [Arrival(4, hello, one)]) for one in uneven),
+    ]
+    stream = ClientStream()
+    frames += [
+        trunk.encode_client(5, one)
+        for seed in _client_seeds("request")
+        for one in stream.receive(seed)
+    ]
+    return [b"".join(map(bytes, frame)) for frame in frames]
+
+
 def _batch_seeds() -> list[bytes]:
     values = [b"a", b"", b"ccc"]
     origins = Origins([1, 2, 3], [1, 1, 1], [0, 1, 2], [7, 8, 9])
@@ -243,6 +344,7 @@ READERS: dict[str, tuple[Reader, list[bytes], int, Order]] = {
     "client-replies": (_client_replies, _client_seeds("reply"), 4, "little"),
     "link-greeting": (_link_greeting, _link_seeds(True), 2, "little"),
     "link": (_link, _link_seeds(False), 4, "little"),
+    "trunk": (_trunk, _trunk_seeds(), 4, "little"),
     "batch": (_batches, _batch_seeds(), 8, "little"),
 }
 

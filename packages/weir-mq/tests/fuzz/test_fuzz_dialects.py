@@ -20,7 +20,8 @@ def test_no_input_gets_anything_but_a_documented_error_out_of_a_reader() -> None
     assert found.returncode == 0, found.stdout + found.stderr
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     assert {line["reader"] for line in lines} == {
-        "device", "device-replies", "client", "client-replies", "batch", "link", "link-greeting"
+        "device", "device-replies", "client", "client-replies", "batch", "link", "link-greeting",
+        "trunk",
     }  # fmt: skip
     for line in lines:
         assert line["whole"] > 0, "no input got through: the damage is too heavy to find anything"
