@@ -347,16 +347,22 @@ def _print_network(leader: Frame) -> None:
         print(f"outputs drain {network['drain_mbit']:g} Mbit/s  mark above "
               f"{network['mark_bytes']} bytes")  # fmt: skip
     for switch in leader["switches"]:
-        state = "" if switch["connected"] else "  not connected"
+        state = _state(switch)
         print(f"aggregator {switch['switch']:#x}  {switch['host']}:{switch['port']}{state}")
     for process in leader["processes"]:
-        state = "" if process["connected"] else "  not connected"
-        print(f"process {process['process']}  {process['name']}{state}")
+        print(f"process {process['process']}  {process['name']}{_state(process)}")
     for one in leader["lagging"]:
         print(f"lagging {' to '.join(one['link'])}  by {one['behind_ms']:g} ms  from "
               f"{' to '.join(one['hop'])} on  cause {one['cause']}")  # fmt: skip
     for failure in leader["unsettled"]:
         print(f"failure {failure['failure']} waits for {failure['waiting']}")
+
+
+def _state(node: Frame) -> str:
+    """Return what is wrong with a node, if anything."""
+    drops = node.get("kernel_drops", 0)
+    told = f"  kernel dropped {drops}: its receive buffer was full" if drops else ""
+    return told if node["connected"] else f"  not connected{told}"
 
 
 def _announcer(as_json: bool) -> Announcer:

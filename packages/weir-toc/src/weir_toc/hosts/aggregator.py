@@ -275,7 +275,7 @@ class Aggregator:
             sends: list[Sending] = []
             self._carry_out(self._node.tick(now), sends)
             self.socket.send(sends)
-        self._alarm.watch(self._node, now)
+        self._alarm.watch(self._node, now, self.socket)
 
     # -- the controller ------------------------------------------------------------------------
 

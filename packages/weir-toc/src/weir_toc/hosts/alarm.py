@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
 from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.udp import UdpSocket
 from weir_toc.node import SwitchNode
 
 #: So many links are told of, the oldest barriers first: a frame has a limit.
@@ -51,7 +52,7 @@ class Alarm:
         )
         return now > last
 
-    def watch(self, node: SwitchNode, now: int) -> None:
+    def watch(self, node: SwitchNode, now: int, socket: UdpSocket) -> None:
         """Look at the inputs of a switch, in each of its intervals; tell of them when that is due.
 
         The age of an input goes up and down where its sender pauses, or most packets are lost. What
@@ -69,20 +70,21 @@ class Alarm:
             for one in node.read_links(now)
         ]
         if is_due:
-            self.read(sorted(links, key=lambda one: -one.age))
+            self.read(sorted(links, key=lambda one: -one.age), socket.kernel_drops)
             links = []
         self._oldest = {one.neighbour: one.age for one in links}
 
-    def read(self, links: Sequence[LinkReading], commit: int = 0) -> None:
+    def read(self, links: Sequence[LinkReading], drops: int, commit: int = 0) -> None:
         """Tell the controller how the links are now, and how late this process ran since.
 
-        `commit` is the commit barrier that a process has used, 0 of a switch.
+        `drops` is how often its kernel had no room for what came, `commit` the commit barrier that
+        a process has used, 0 of a switch.
         """
         self._read_at = self._link.now()
         rows = [list(one) for one in links[:READINGS_MAX]]
         self._link.say({
             "op": "links", "clock": self._read_at, "late": self._late, "links": rows,
-            "commit": commit,
+            "commit": commit, "drops": drops,
         })  # fmt: skip
         self._late = 0
 

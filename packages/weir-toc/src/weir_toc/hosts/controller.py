@@ -445,7 +445,7 @@ class Controller:
             self._attach(session)
         while True:
             frame = parsed(*await read_frame(reader, REQUEST_BYTES_MAX))
-            session.heard_at = monotonic_ns()
+            session.hear(frame)
             reached = self._clock.now()
             if not self.leads:
                 session.send(self._moved())
@@ -619,8 +619,8 @@ class Controller:
         lag = None
         if self._pacing is not None and state.failures is not None:
             lag = self._pacing.lag(state.failures.topology)
-        connected = frozenset(self._nodes) if node.role is raft.Role.LEADER else None
-        return {**found, **status_of(state, connected, lag)}
+        sessions = self._nodes if node.role is raft.Role.LEADER else None
+        return {**found, **status_of(state, sessions, lag)}
 
 
 def is_decided(
@@ -641,12 +641,12 @@ def names_by_id(state: ControllerState) -> dict[int, str]:
 
 
 def status_of(
-    state: ControllerState, connected: frozenset[int] | None, lag: LagAlarm | None
+    state: ControllerState, sessions: Mapping[int, Session] | None, lag: LagAlarm | None
 ) -> Frame:
     """Return the status of a network, "network" being None before it is founded.
 
-    `connected` are the nodes with a connection, `lag` is the alarm. Only a leader knows both: the
-    status of another member does not say whether a node is connected.
+    `sessions` are the connections of nodes, `lag` is the alarm. Only a leader has both: the status
+    of another member does not say whether a node is connected, and what its kernel has dropped.
     """
     network, failures = state.network, state.failures
     if network is None or failures is None:
@@ -654,7 +654,11 @@ def status_of(
     names = names_by_id(state)
 
     def seen(node: int) -> Frame:
-        return {} if connected is None else {"connected": node in connected}
+        if sessions is None:
+            return {}
+        session = sessions.get(node)
+        drops = session.kernel_drops if session is not None else 0
+        return {"connected": session is not None, "kernel_drops": drops}
 
     return {
         "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,

@@ -354,6 +354,7 @@ class Process:
             **self._endpoint.describe(),
             **asdict(self._endpoint.counters),
             "strangers": self._socket.strangers if self._socket is not None else 0,
+            "kernel_drops": self._socket.kernel_drops if self._socket is not None else 0,
             "late_max_ns": self._alarm.late_max,
             "clock_raw_ns": clock.raw,
             "clock_ns": clock.time,
@@ -378,6 +379,7 @@ class Process:
 
     def _tick(self) -> None:
         assert self._endpoint is not None
+        assert self._socket is not None
         late = self.link.now() + self._endpoint.config.interval
         for _ in range(_BURSTS_BEFORE_TICK):
             if not self._read() or self.link.now() >= late:
@@ -387,7 +389,7 @@ class Process:
             self._endpoint.tick(now)
         if self._alarm.is_reading_due(self._endpoint.config.interval):
             reading = self._endpoint.read_link(rack_switch(self.process))
-            self._alarm.read([reading], self._endpoint.barriers[1])
+            self._alarm.read([reading], self._socket.kernel_drops, self._endpoint.barriers[1])
         self._after()
 
     def _after(self) -> None:

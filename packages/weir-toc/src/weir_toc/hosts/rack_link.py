@@ -39,6 +39,11 @@ class RackLink:
         """Where other processes send packets to; None if all come from the switch."""
         return self._socket.address if self._is_direct else None
 
+    @property
+    def kernel_drops(self) -> int:
+        """How often the kernel had no room for what came; see `UdpSocket`."""
+        return self._socket.kernel_drops
+
     def fileno(self) -> int:
         """The file descriptor of the socket."""
         return self._socket.socket.fileno()

@@ -29,6 +29,8 @@ class Session:
         self.address: Address | None = None
         #: When it last said something, by the monotonic clock.
         self.heard_at = monotonic_ns()
+        #: How often the kernel of the node had no room for what came, as the node told last.
+        self.kernel_drops = 0
 
     def introduce(self, frame: Frame) -> None:
         """Take who is connected. Raises ControlError for a frame that does not say that."""
@@ -36,6 +38,12 @@ class Session:
         self.incarnation = number_in(frame, "incarnation")
         if "host" in frame:
             self.address = socket_in(frame)
+
+    def hear(self, frame: Frame) -> None:
+        """Take that the node has said something, and how its socket is if that is told."""
+        self.heard_at = monotonic_ns()
+        if "drops" in frame:
+            self.kernel_drops = number_in(frame, "drops")
 
     def send(self, frame: Frame) -> None:
         """Send a frame; a node that does not read is disconnected."""

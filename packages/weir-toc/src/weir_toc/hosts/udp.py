@@ -12,6 +12,7 @@ import contextlib
 import errno
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ _LONG_BYTES, _LONG_READS = 8 << 10, 4
 #: What one call with UDP_SEGMENT may hold: the kernel's limits.
 _SEGMENTS_MAX, _SEGMENTS_BYTES_MAX = 64, 65_000
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+#: What Linux tells of a socket's memory: the last of nine numbers counts what found no room.
+_SO_MEMINFO, _MEMINFO = 55, struct.Struct("=9I")
 #: What the kernel may say about a read: the size of packets that it has merged.
 _ABOUT_BYTES = socket.CMSG_SPACE(4)
 _READ_BYTES = 1 << 16
@@ -113,6 +116,19 @@ class UdpSocket:
         """Where this socket takes packets."""
         host, port = self.socket.getsockname()[:2]
         return host, port
+
+    @property
+    def kernel_drops(self) -> int:
+        """How often the kernel dropped what came, as the receive buffer was full; 0 where no kernel
+        tells. Packets that came in one piece count once.
+        """
+        if not sys.platform.startswith("linux"):
+            return 0
+        try:
+            told = self.socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+        except OSError:  # it is closed, or the kernel is older than 4.12
+            return 0
+        return int(_MEMINFO.unpack(told)[-1]) if len(told) == _MEMINFO.size else 0
 
     def close(self) -> None:
         """Close the socket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from rigs.one_rack import OneRack, T
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
 from weir_toc.hosts.alarm import READINGS_MAX, Alarm
 from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.udp import UdpSocket
 
 
 class Link:
@@ -26,6 +28,13 @@ class Link:
         self.said.append(frame)
 
 
+@dataclass
+class Socket:
+    """The socket of the switch, as far as it is asked."""
+
+    kernel_drops: int = 0
+
+
 class Watched:
     """A rack of three processes whose switch looks at its links after each interval."""
 
@@ -33,6 +42,7 @@ class Watched:
         self.rack = OneRack(3)
         self.link = Link(self.rack)
         self.alarm = Alarm(cast(ControlLink, self.link), lambda: None)
+        self.socket = Socket()
         self.reads = 0
         read_links = self.rack.switch.read_links
 
@@ -50,7 +60,8 @@ class Watched:
     def run(self, intervals: int) -> None:
         for _ in range(intervals):
             self.rack.run(1)
-            self.alarm.watch(self.rack.switch, self.rack.now)
+            socket = cast(UdpSocket, self.socket)
+            self.alarm.watch(self.rack.switch, self.rack.now, socket)
 
     def until_said(self) -> dict[int, int]:
         """Go on until the controller is told; return the ages by neighbour."""
@@ -103,3 +114,11 @@ def test_a_reading_has_a_limit_and_the_oldest_come_first() -> None:
     (said, *_) = watched.link.said
     assert len(said["links"]) == READINGS_MAX
     assert said["links"][0] == [READINGS_MAX + 4, READINGS_MAX + 4, 0, 0]
+
+
+def test_a_reading_tells_what_the_kernel_has_dropped() -> None:
+    watched = Watched()
+    for drops in (0, 3, 7):
+        watched.socket.kernel_drops = drops
+        watched.until_said()
+        assert watched.link.said[-1]["drops"] == drops
