@@ -299,9 +299,12 @@ class BarrierAnswers:
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
-        stamp, after = self._asked(request.stamp, request.anew)
+        stamp, after, given = self._asked(request.stamp, request.anew)
         deadline_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
-        self._wait(BarrierWaiter(topic.id, scope, stamp, deadline_ms, caller, after=after))
+        waiter = BarrierWaiter(
+            topic.id, scope, stamp, deadline_ms, caller, after=after, given=given
+        )
+        self._wait(waiter)
 
     def await_mark(self, session: Session, caller: Caller, request: AwaitMark) -> None:
         """Answer with a mark, now or later. Raises `UnknownTopic`, `BadRequest` or `Overloaded`."""
@@ -348,19 +351,24 @@ class BarrierAnswers:
         0 once all are asked anew; or at a deadline, as they are. Raises `Overloaded`.
         """
         self.waiters.check_room()
-        at, after = self._asked(stamp, False)
-        self._wait(BarrierWaiter(topic, Scope.ALL, at, deadline_ms, caller, after=after, cut=cut))
+        at, after, given = self._asked(stamp, False)
+        waiter = BarrierWaiter(
+            topic, Scope.ALL, at, deadline_ms, caller, after=after, cut=cut, given=given
+        )
+        self._wait(waiter)
 
-    def _asked(self, stamp: int, anew: bool) -> tuple[int, int]:
-        """Return the stamp that all partitions have to be at for who asks for `stamp`, and the
-        query behind which they have to be asked.
+    def _asked(self, stamp: int, anew: bool) -> tuple[int, int, dict[int, int] | None]:
+        """Return the stamp that all partitions have to be at for who asks for `stamp`, the query
+        behind which they have to be asked, and what `BarrierWaiter.given` is.
         """
         if stamp and not anew:
-            return stamp, ANYTIME
+            return stamp, ANYTIME, None
         # So that only a promise that is asked for now can get there, or a commit.
-        now = stamp_at(self._time.wall_ms())
-        unheard = min(self._promises.unheard, now + _AHEAD)
-        return max(stamp or now, unheard), self._queries.newest
+        now, unheard = stamp_at(self._time.wall_ms()), self._promises.unheard
+        promised = min(unheard, now + _AHEAD)
+        # What is undecided may hold a partition between that and what it has confirmed.
+        given: dict[int, int] | None = None if promised == unheard else {}
+        return max(stamp or now, promised), self._queries.newest, given
 
     def confirm_visible(self, one: VisibleConfirm) -> None:
         """Confirm a batch once nothing can come at or below its stamp any more in any partition of

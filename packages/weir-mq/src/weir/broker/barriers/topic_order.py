@@ -49,7 +49,7 @@ _SLACK = 64
 
 #: For who does not mind when others were asked.
 ANYTIME = -1
-_NEVER = (0, 0)
+_NEVER = (0, 0, 0)
 #: How often the registry is told again what it does not know yet.
 _REPORT_EVERY_MS = 1_000
 #: What a majority has promised for each of some groups that are led here.
@@ -90,6 +90,9 @@ class BarrierWaiter(msgspec.Struct, eq=False):
     above: int = ANYTIME
     #: Whether a stream of marks gets one then, instead of an answer.
     is_demand: bool = False
+    #: If partitions led here may have confirmed what is stamped above `stamp`, for their clock was
+    #: set back since: how high each had stamped, as of the first look at it. It has to be there.
+    given: dict[int, int] | None = None
 
     @property
     def is_parked(self) -> bool:
@@ -167,6 +170,13 @@ class LedPartition(NamedTuple):
     group: int
     leading: PartitionLeader
     state: PartitionState
+
+    @property
+    def given(self) -> int:
+        """The highest stamp of all messages that it has taken: its barrier gets there without any
+        promise, once they are committed and decided.
+        """
+        return self.leading.appender.highest_under_way or self.state.last_stamp
 
 
 class OrderPlan(NamedTuple):
@@ -403,20 +413,29 @@ class TopicOrder:
         """Return whether some partition is not where somebody waits for it. Each is looked at until
         it is there once; `fences` says what was promised for those that are led here.
         """
-        if self._looked_for != (waiter.stamp, waiter.after):
-            self._looked_for = waiter.stamp, waiter.after
+        given = waiter.given
+        wanted = waiter.stamp, waiter.after, ANYTIME if given is None else waiter.number
+        if self._looked_for != wanted:
+            self._looked_for = wanted
             self.behind_here = list(self.plan.led)
+            if given is not None:
+                for one in self.plan.led:
+                    given.setdefault(one.partition, one.given)
             self._behind = self._not_at(self.plan.others, waiter)
         here, others = self.behind_here, self._behind
         if here:
-            del here[self.see(here, fences, waiter.stamp) :]
+            del here[self.see(here, fences, waiter.stamp, given) :]
         if others and not here and not self._not_at(others[-1:], waiter):
             others[:] = self._not_at(others, waiter)
         return bool(here or others)
 
-    def see(self, led: Sequence[LedPartition], fences: Fences, stamp: int) -> int:
+    def see(
+        self, led: Sequence[LedPartition], fences: Fences, stamp: int,
+        given: Mapping[int, int] | None = None,
+    ) -> int:  # fmt: skip
         """Take what partitions say that are led here, from the last one on, until one is behind
-        `stamp`. Return how many are left; that one is the last of them.
+        `stamp`, or behind what it had `given` if that is higher. Return how many are left; that
+        one is the last of them.
         """
         registers, ends, lasts, left = self.registers, self.ends, self.lasts, len(led)
         promised = fences(map(_group_of, reversed(led)))
@@ -432,7 +451,8 @@ class TopicOrder:
             if membership.ends:
                 for ended, end in membership.ends.items():
                     self.learn_end(ended, *end)
-            if at < stamp and partition not in ends:
+            wanted = stamp if given is None else max(stamp, given[partition])
+            if at < wanted and partition not in ends:
                 break
             left -= 1
         return left

@@ -160,6 +160,13 @@ class Appender:
             return pending.record.stamp
         return 0
 
+    @property
+    def highest_under_way(self) -> int:
+        """The highest stamp that was given and is not committed yet; 0 if there is none."""
+        for pending in reversed(self.flying.values()):
+            return pending.record.stamp
+        return 0
+
     def open(self, batch: memoryview, is_part: bool = False) -> Batch:
         """Open a client's batch, which `is_part` of a scattering or not: the first thing that
         happens to it, at a cost by its bytes alone.

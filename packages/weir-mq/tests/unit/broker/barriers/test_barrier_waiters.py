@@ -96,6 +96,38 @@ def test_all_partitions_must_be_there() -> None:
     assert not one.is_behind(waiter(55), lambda groups: [55 for _ in groups])
 
 
+def held(partition: int, stamp: int, given: int, under_way: int = 0) -> LedPartition:
+    """Return a partition that what is undecided holds at `stamp`, below what it has given."""
+    barrier = Barrier(stamp, 5)
+    appender = SimpleNamespace(highest_under_way=under_way)
+    leading: Any = SimpleNamespace(barrier=lambda fenced: barrier, appender=appender)
+    return led(partition, given)._replace(leading=leading)
+
+
+def given_waiter(stamp: int, number: int) -> BarrierWaiter:
+    found = waiter(stamp, after=0)
+    found.given, found.number = {}, number
+    return found
+
+
+def test_partitions_must_be_at_what_they_have_given_if_that_is_higher() -> None:
+    one, first = order(held(0, 60, 70)), given_waiter(50, 1)
+    assert one.is_behind(first, nothing)
+    one.plan.led[:] = one.behind_here[:] = [held(0, 70, 90)]
+    assert not one.is_behind(first, nothing), "what came since is not waited for"
+    assert one.is_behind(given_waiter(50, 2), nothing), "it came before this one asked"
+    assert order(held(0, 60, 60, under_way=70)).is_behind(given_waiter(50, 1), nothing)
+
+
+def test_who_leads_since_must_be_at_what_it_has_given() -> None:
+    one, first = order(held(0, 60, 60)), given_waiter(50, 1)
+    assert not one.is_behind(first, nothing)
+    one.take_plan(OrderPlan([0, 1], [held(0, 60, 90), held(1, 60, 70)], [], {}), (1, 2))
+    assert one.is_behind(first, nothing)
+    one.take_plan(OrderPlan([0], [held(0, 60, 90)], [], {}), (2, 2))
+    assert not one.is_behind(first, nothing), "it was asked before"
+
+
 def test_those_who_lead_what_is_behind_are_asked_once_each() -> None:
     one = order(others=(0, 1, 2, 3), p0=9, p1=9, p2=8)
     assert one.is_behind(waiter(50), nothing)

@@ -49,6 +49,21 @@ def test_who_asks_anew_is_told_of_all_that_was_confirmed_before(rig: Any) -> Non
     assert min(stamp for _, stamp, _ in barriers.registers) > confirm.stamp
 
 
+def test_who_asks_anew_waits_for_what_is_under_way_at_a_clock_that_was_set_back(rig: Any) -> None:
+    """Its first batch may be durable here, and so confirmed to who asked for no more than that."""
+    info = founded(rig, 1)
+    rig.time.pass_ms(5_000)
+    rig.answer(1, published(rig, info, 0))
+    rig.time.wall -= 5_000
+    numbers = [rig.ask(1, published(rig, info, sequence)) for sequence in (1, 2)]
+    asked = rig.ask(1, m.AskBarriers(info.id, wait_ms=500))
+    assert replies(rig, asked) == []
+    rig.settle()
+    (barriers,) = replies(rig, asked)
+    confirms = [replies(rig, number)[0] for number in numbers]
+    assert barriers.registers == [(0, confirms[1].stamp, 3)]
+
+
 def test_what_is_under_way_holds_the_barrier_below_it(rig: Any) -> None:
     info = founded(rig, 2)
     number = rig.ask(1, published(rig, info, 0, partition=1))

@@ -132,6 +132,42 @@ def test_scatterings_elsewhere_keep_to_the_clock(late: Late) -> None:
     assert confirm.stamp < (late.rig.time.wall + 100) << 16
 
 
+def published(late: Late, partition: int) -> int:
+    """Return the stamp of a message that was confirmed behind what is undecided."""
+    grant, address = late.rig.answer(1, m.OpenProducer()), late.info.addresses[partition]
+    ids = {"producer": grant.producer, "epoch": grant.epoch, "sequence": 0}
+    batch = encode([b"y"], group=address.group, **ids)
+    stamp: int = late.rig.answer(1, m.Produce(address, 0, memoryview(batch))).stamp
+    assert stamp > late.stamp
+    return stamp
+
+
+def test_who_asks_what_was_confirmed_waits_for_what_lies_in_front(late: Late) -> None:
+    """Its partition was asked for as much as the clock may promise alone. What is undecided held it
+    below what was confirmed, and readers that end now missed that (drawn worlds, 821015).
+    """
+    stamp = published(late, 0)
+    asked = late.rig.ask(1, m.AskBarriers(late.info.id, wait_ms=10_000))
+    late.settle()
+    assert asked not in dict(late.rig.replies[1])
+    late.settle(40)
+    barriers = dict(late.rig.replies[1])[asked]
+    assert barriers.reached
+    assert barriers.registers[0] == (0, stamp, 2)
+    assert barriers.registers[1][1] < stamp, "nothing was confirmed there, so it is not waited for"
+
+
+def test_the_latest_cut_waits_for_what_lies_in_front_of_what_was_confirmed(late: Late) -> None:
+    late.rig.time.wall += HOURS_MS
+    assert late.prepare(1).standing == Standing.PREPARED
+    late.rig.time.wall -= HOURS_MS
+    assert published(late, 0) == published(late, 1)
+    asked = late.rig.ask(1, m.ResolveCut(["t"], latest=True))
+    late.settle(40)
+    cut = dict(late.rig.replies[1])[asked]
+    assert cut.topics[0].ends == [2, 2]
+
+
 def test_a_restart_knows_what_is_barred_alone(late: Late) -> None:
     late.settle(40)
     assert late.partition(1).state.scatterings.alone
