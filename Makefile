@@ -70,14 +70,26 @@ test: $(STAMP) | $(filter verify,$(MAKECMDGOALS)) ## Run the tests, and beside t
 test-slow: $(STAMP) ## Run the tests that `make test` leaves out, one after the other
 	$(BIN)/python -m pytest -n 0 -m slow -o timeout=1500
 
-PROOF = $(BIN)/python -P -m weir_lab.proofs.run --only "$(ONLY)" $(if $(STALE),--stale)
+PROOF = $(BIN)/python -P -m weir_lab.proofs.run --target $@ --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
 proof: $(STAMP) ## Measure the figures of docs/PROOF.md; ONLY=burst,latency or STALE=1 for some
 	$(PROOF)
 
 .PHONY: proof-worlds
 proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=1 for some
-	$(PROOF) --worlds
+	$(PROOF)
+
+.PHONY: proof-parts
+proof-parts: $(STAMP) ## Attack parts of the broker without a node; STALE=1 for some
+	$(PROOF)
+
+.PHONY: proof-peers
+proof-peers: $(STAMP) ## Compare the broker with other brokers; STALE=1 for some
+	$(PROOF)
+
+.PHONY: proof-packets
+proof-packets: $(STAMP) ## Measure weir-toc and play its worlds; STALE=1 for some
+	$(PROOF)
 
 .PHONY: proof-page
 proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's code

@@ -26,6 +26,7 @@ OF_ACCESS = (
             Goal("achieved, stolen folder", "=", 0),
             Goal("p99 of that alone", "≤", 2),
         ),
+        seconds=60,
     ),
     Proof(
         "access-bugs",
@@ -34,6 +35,7 @@ OF_ACCESS = (
         ("python", "-m", "weir_lab.planted.run"),
         {"planted": Figure("planted"), "caught": Figure("caught", over="planted")},
         (Goal("planted", "≥", 25), Goal("caught", "=", 1)),
+        seconds=240,
     ),
 )
 
@@ -54,6 +56,7 @@ def _handshakes(name: str, what: str, options: str, least: int) -> Proof:
         Goal("bytes of an idle connection by TLS", "≤", 45 * KIB),
         Goal("bytes of an idle connection", "≤", 30 * KIB),
         Goal("µs to sign a frame", "≤", 3),
+        seconds=30,
     )
 
 
@@ -78,6 +81,7 @@ OF_LOGINS = (
         Goal("seconds, by signed frames", "≤", 1.7),
         Goal("seconds, by TLS", "≤", 15),
         Goal("beside, p99 ms", "≤", 50),
+        seconds=90,
     ),
     bench(
         "burst-tags",
@@ -92,6 +96,7 @@ OF_LOGINS = (
         },
         Goal("confirmed", "=", 1),
         Goal("100 tags, times 1 tag", "≤", 1.1),
+        seconds=40,
     ),
 )
 OF_HANDSHAKES = (
@@ -114,6 +119,7 @@ OF_HANDSHAKES = (
         Goal("p99 ms", "≤", 1_000),
         # Else nothing was loaded.
         Goal("load messages/s", "≥", 250),
+        seconds=120,
     ),
     _handshakes("handshakes", "Devices connect by TLS, say hello, and go", "", 900),
     _handshakes(
@@ -126,6 +132,7 @@ OF_HANDSHAKES = (
         "timeliness --tls",
         {"by TLS, of plain": Figure("runs.1.tls_ratio")},
         Goal("by TLS, of plain", "≥", 0.6),
+        seconds=30,
     ),
     bench(
         "timeliness-closed",
@@ -133,6 +140,7 @@ OF_HANDSHAKES = (
         "timeliness --closed",
         {"closed, of open": Figure("runs.1.closed_ratio")},
         Goal("closed, of open", "≥", 0.97),
+        seconds=30,
     ),
 )  # fmt: skip
 
@@ -156,6 +164,7 @@ OF_ACCESS_SEEDS = (
             Goal("crashes", "=", 0),
             Goal("KiB more memory, most", "≤", 4_096),
         ),
-        sweep=Sweep("fuzz-access", 3_100),
+        sweep=Sweep("fuzz-access", 3_100, at_once=2),
+        seconds=2_150,
     ),
 )  # fmt: skip

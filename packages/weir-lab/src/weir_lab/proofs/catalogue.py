@@ -1,25 +1,19 @@
 """What weir claims in figures: each proof's command, what is read from its output, and the goals.
 
-These take longer than a check of every change may. `make proof` measures FIGURES, `make
-proof-worlds` plays WORLDS, `make proof ONLY=burst,latency` runs some of both; docs/PROOF.md is made
-from what came out.
+These take longer than a check of every change may. Each of TARGETS is one of make; `make proof
+ONLY=burst,latency` runs some of all; docs/PROOF.md is made from what came out.
 """
 
 from __future__ import annotations
 
 from weir_lab.proofs.access import OF_ACCESS, OF_ACCESS_SEEDS, OF_HANDSHAKES, OF_LOGINS
-from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
-from weir_lab.proofs.handlers import OF_DORMITORIES, OF_HANDLERS
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Target, bench, tests
+from weir_lab.proofs.handlers import OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER, OF_PACKETS
-from weir_lab.proofs.sets import OF_MACHINES, OF_SETS
+from weir_lab.proofs.parts import OF_PARTS
+from weir_lab.proofs.peers import OF_PEERS, OLDEST_SPARK
+from weir_lab.proofs.sets import OF_LINKS, OF_MACHINES, OF_SETS
 from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_WORLDS
-
-ALL_PEERS = "redis,nats,rabbitmq,activemq"
-#: The same by the names that their rows have, in each of their settings.
-BURST_PEERS = (
-    *("redis:always", "redis:everysec", "nats:always", "nats:default", "activemq:nio"),
-    *("rabbitmq:quorum", "rabbitmq:classic", "rabbitmq:stream"),
-)
 
 MEASURED = (
     bench(
@@ -92,21 +86,7 @@ MEASURED = (
         Goal("read, runs", "≤", 1.1),
         Goal("messages/s scanned, all tags", "≥", 1_500_000),
         Goal("messages/s scanned, runs", "≥", 1_500_000),
-    ),
-    bench(
-        "producers",
-        "A million producer ids of window 1, in the registry and in a partition that each wrote "
-        "to: memory, and for how long a snapshot stops the shard, in processor time",
-        "producers",
-        {
-            "MB": Figure("memory_mb"),
-            "bytes of an id in a checkpoint": Figure("checkpoint_bytes_per_id"),
-            "ms to take a snapshot": Figure("taken_ms"),
-            "ms, one write after it": Figure("write_ms"),
-            "ms at most": Figure("stop_ms"),
-        },
-        Goal("MB", "≤", 100),
-        Goal("ms at most", "≤", 5),
+        seconds=60,
     ),
     bench(
         "tiers",
@@ -145,6 +125,7 @@ MEASURED = (
         },
         Goal("bytes with relays, of those without", "≤", 0.07),
         *(Goal(name, "=", 0) for name in ("lost", "repeated", "out_of_order", "differing")),
+        seconds=120,
     ),
     bench(
         "burst",
@@ -204,73 +185,6 @@ MEASURED = (
         Goal("fresh within ms, p99", "≤", 1_000),
         Goal("the same in total order", "≤", 1_300),
         Goal("times a micro-batch, 64 partitions", "≤", 1.5),
-    ),
-    bench(
-        "compare-timeliness",
-        "The timeliness test on weir and on other brokers, with 1, 50 and 200 producers",
-        f"compare --peer {ALL_PEERS} --shape timeliness --producers 1,50,200",
-        {
-            "times the best that syncs": Figure("times_best_synced"),
-            "times the best of any kind": Figure("times_best"),
-            "weir messages/s, 1 producer": Figure("rounds.0.figure"),
-            "times any kind, 1 producer": Figure("rounds.0.times_best"),
-            "times any kind, 50 producers": Figure("rounds.1.times_best"),
-            "times any kind, 200 producers": Figure("rounds.2.times_best"),
-        },
-        Goal("times the best that syncs", "≥", 6),
-        Goal("times the best of any kind", "≥", 1.5),
-    ),
-    bench(
-        "compare-burst",
-        "The burst test on weir and on other brokers, compared by the time to the last "
-        "confirm. That time includes the second in which the devices send, for every broker, "
-        "so 0.99 means a difference of at most 1 %. Each broker has three runs and the "
-        "median counts, so that one slow sync does not decide. For 8,000 devices the table "
-        "shows by how much the last confirm comes after that second, and the 99th percentile "
-        "of the confirms",
-        f"compare --peer {ALL_PEERS} --shape burst --devices 1000,2000,4000,6000,8000 --turns 3",
-        {
-            "times the best that syncs": Figure("times_best_synced"),
-            "times the best of any kind": Figure("times_best"),
-            "times the best that syncs, 8,000 devices": Figure("rounds.4.times_best_synced"),
-            **{
-                f"{side}: {what}": Figure(f"rounds.4.rows.[{side}].result.{path}")
-                for side in ("weir", *BURST_PEERS)
-                for what, path in (
-                    ("ms beyond the second", "beyond_ms"),
-                    ("confirm p99 ms", "confirm_p99_ms"),
-                )
-            },
-        },
-        Goal("times the best that syncs", "≥", 0.99),
-        Goal("weir: ms beyond the second", "≤", 20),
-    ),
-    bench(
-        "compare-singles",
-        "Connections that each await one publish at a time, on weir and on other brokers, all "
-        "driven by one program in C; then Python clients send as many. Each broker has three runs "
-        "and the median counts. A run beside which others used more than 0.2 cores is run again",
-        "compare --peer redis,nats --shape singles --connections 1,10,100,1000 --turns 3",
-        {
-            "times the best that syncs, 100 connections": Figure("rounds.2.times_best_synced"),
-            "weir messages/s, 100 connections": Figure("rounds.2.figure"),
-            "µs of the server for a message": Figure("rounds.2.rows.[weir].result.server_us"),
-            "weir messages/s, Python clients": Figure("rounds.2.rows.[weir].result.python_per_s"),
-            "the same, one connection": Figure("rounds.0.rows.[weir].result.python_per_s"),
-            "cores that others used": Figure("rounds.2.rows.[weir].foreign_cores"),
-        },
-        Goal("times the best that syncs, 100 connections", "≥", 0.5),
-        Goal("weir messages/s, 100 connections", "≥", 35_000),
-        Goal("µs of the server for a message", "≤", 22),
-    ),
-    bench(
-        "compare-latency",
-        "The confirm of a single message on weir and on other brokers; above 1, weir is faster",
-        f"compare --peer {ALL_PEERS} --shape latency",
-        {
-            "times the best that syncs": Figure("times_best_synced"),
-            "times the best of any kind": Figure("times_best"),
-        },
     ),
     Proof(
         "restart",
@@ -362,14 +276,6 @@ SURVIVED = (
         Goal("messages confirmed before", "≥", 420),
     ),
     Proof(
-        "fuzz",
-        "Each decoder of the protocols gets 10,000,000 damaged inputs",
-        ("python", "packages/weir-mq/tests/fuzz/fuzz_dialects.py"),
-        {"inputs of each reader": Figure("*.inputs")},
-        (Goal("inputs of each reader", "≥", 10_000_000),),
-        {"WEIR_FUZZ": "10000000"},
-    ),
-    Proof(
         "flips",
         "200 times a bit is flipped or the end cut off, in one file of a real node's folder. "
         "The node serves what was published; or the node, a reader or the start reports what "
@@ -395,46 +301,6 @@ SURVIVED = (
             # Else it would be safe to serve nothing at all.
             Goal("times the node refused to start", "≤", 100),
         ),
-    ),
-    tests(
-        "log-flips",
-        "200 times a bit is flipped or the end cut off, in a file of a log without a node: "
-        "the log returns the right bytes or none",
-        "{TESTS:WEIR_FLIPS}",
-        {"flips and cuts": Figure("changes"), "logs that refused to open": Figure("refused")},
-        Goal("flips and cuts", "≥", 200),
-        # Else it would be safe to serve nothing at all.
-        Goal("logs that refused to open", "≤", 100),
-        WEIR_FLIPS="200",
-    ),
-    tests(
-        "delays",
-        "A message is delayed for 30 days, and 1,000,000 batches are delayed: memory stays bounded",
-        "{TESTS:WEIR_DELAYED_BATCHES}",
-        {
-            "days": Figure("days"),
-            "messages past the one that waits": Figure("messages"),
-            "runs of offsets kept for them": Figure("runs"),
-            "delayed batches": Figure("batches"),
-            "bytes each, a replica": Figure("row_bytes"),
-            "bytes more each, where led": Figure("alarm_bytes"),
-        },
-        Goal("days", "≥", 30),
-        Goal("runs of offsets kept for them", "≤", 1),
-        Goal("delayed batches", "≥", 1_000_000),
-        Goal("bytes each, a replica", "≤", 65),
-        Goal("bytes more each, where led", "≤", 97),
-        WEIR_DELAYED="30",
-        WEIR_DELAYED_BATCHES="1000000",
-    ),
-    tests(
-        "keyed",
-        "Random programs on keyed clusters, compared with the rule itself: no message of a "
-        "key is delivered out of order",
-        "{TESTS:WEIR_KEYED}",
-        {"programs": Figure("programs")},
-        Goal("programs", "≥", 1_000),
-        WEIR_KEYED="1000",
     ),
     tests(
         "hostile",
@@ -470,22 +336,35 @@ SURVIVED = (
         Goal("MiB more memory", "≤", 64),
         WEIR_VALUE_MIB="1024",
     ),
-    Proof(
-        "spark-oldest",
-        "All Spark tests run with the oldest supported PySpark; CI runs them with the newest",
-        ("scripts/spark-oldest",),
-        {"tests": Figure("passed")},
-        (Goal("tests", "≥", 140),),
-    ),
 )
 
-_FIGURES = (
-    *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS, *OF_DORMITORIES),
-    *(*SURVIVED, *OF_MACHINES, *OF_FIRST_WORLDS, *OF_ACCESS, *OF_HANDSHAKES, *OF_LOGINS),
-    *OF_PACKETS,
+#: Everything that is claimed, by the target of make that runs it.
+TARGETS = (
+    Target(
+        "proof",
+        "measures the broker with real processes, and plays the first 1,000 worlds of each kind",
+        170,
+        (
+            *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS),
+            *(*SURVIVED, *OF_LINKS, *OF_FIRST_WORLDS, *OF_ACCESS, *OF_HANDSHAKES, *OF_LOGINS),
+        ),
+    ),
+    Target(
+        "proof-worlds", "plays the long sweeps of worlds, of Raft and of barriers", 300, OF_WORLDS
+    ),
+    Target(
+        "proof-parts",
+        "attacks parts of the broker without a node: decoders, logs and the records of clusters",
+        75,
+        (*OF_PARTS, *OF_ACCESS_SEEDS),
+    ),
+    Target(
+        "proof-peers",
+        "needs other software: it compares the broker with other brokers, cuts the power of "
+        "virtual machines, and runs Spark's tests with the oldest PySpark",
+        90,
+        (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK),
+    ),
+    Target("proof-packets", "measures weir-toc and plays its worlds", 120, OF_PACKETS),
 )
-#: What `make proof` measures.
-FIGURES: dict[str, Proof] = {proof.name: proof for proof in _FIGURES}
-#: What `make proof-worlds` plays.
-WORLDS: dict[str, Proof] = {proof.name: proof for proof in (*OF_WORLDS, *OF_ACCESS_SEEDS)}
-PROOFS: dict[str, Proof] = {**FIGURES, **WORLDS}
+PROOFS: dict[str, Proof] = {proof.name: proof for target in TARGETS for proof in target.proofs}

@@ -63,12 +63,14 @@ class Sweep:
     """Many seeds, played in steps whose figures are kept: a sweep goes on where it was left.
 
     Sweeps with the same `name` share their steps, so they must have the same command, in whose
-    words {SEED} stands for the first seed of a step and {SEEDS} for their number.
+    words {SEED} stands for the first seed of a step and {SEEDS} for their number. So many steps run
+    `at_once`: two of a command that uses one core.
     """
 
     name: str
     seeds: int
     step: int = 100
+    at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Proof:
     {TESTS:NAME} stands for the test files that read the variable NAME of the environment. Tests
     give figures with the fixture `tell`; several values of one name become one as `whole` says.
     The path `passed` is the number of tests that passed, as pytest prints it.
-    A command, or each step of a `sweep`, may take `timeout_s` at most.
+    A command, or each step of a `sweep`, may take `timeout_s` at most. `seconds` is an estimate of
+    how long all of it takes on two idle cores; it counts until a run with this command is kept.
     """
 
     name: str
@@ -90,19 +93,44 @@ class Proof:
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = STEP_SECONDS_MAX
     sweep: Sweep | None = None
+    seconds: float | None = None
 
 
-def bench(name: str, what: str, words: str, figures: dict[str, Figure], *goals: Goal) -> Proof:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Proofs that `make NAME` runs, all of them within so many `minutes` on two idle cores."""
+
+    name: str
+    what: str
+    minutes: int
+    proofs: tuple[Proof, ...]
+
+
+def bench(
+    name: str,
+    what: str,
+    words: str,
+    figures: dict[str, Figure],
+    *goals: Goal,
+    seconds: float | None = None,
+) -> Proof:
     """Return a claim that `weir bench` measures."""
-    return Proof(name, what, ("weir", "bench", *words.split(), "--json"), figures, goals)
+    command = ("weir", "bench", *words.split(), "--json")
+    return Proof(name, what, command, figures, goals, seconds=seconds)
 
 
 def tests(
-    name: str, what: str, paths: str, figures: dict[str, Figure], *goals: Goal, **environment: str
+    name: str,
+    what: str,
+    paths: str,
+    figures: dict[str, Figure],
+    *goals: Goal,
+    seconds: float | None = None,  # noqa: PT028  this is no test
+    **environment: str,
 ) -> Proof:
     """Return a claim that tests check, and what they must have counted."""
     words = ("pytest", "-q", "-n0", "-o", f"timeout={STEP_SECONDS_MAX:.0f}", *paths.split())
-    return Proof(name, what, words, figures, goals, environment)
+    return Proof(name, what, words, figures, goals, environment, seconds=seconds)
 
 
 WHOLE = {"lost": Figure("lost"), "repeated": Figure("repeated")}

@@ -92,6 +92,23 @@ class Ledger:
             and kept["code"] == self.hash(proof, loaded)
         )
 
+    def seconds(self, proof: Proof) -> float | None:
+        """Return how long a proof takes: as its newest run that ended did, or as is estimated where
+        that run had another command; None for neither.
+        """
+        if self.is_estimated(proof):
+            return proof.seconds
+        ended = self._ended(proof)
+        return None if ended is None else float(ended["seconds"])
+
+    def is_estimated(self, proof: Proof) -> bool:
+        """Tell whether the estimate of a proof's time counts, and not that of its newest run."""
+        ended = self._ended(proof)
+        return proof.seconds is not None and (ended is None or ended["command"] != shown(proof))
+
+    def _ended(self, proof: Proof) -> Kept | None:
+        return next((row for row in reversed(self.runs(proof)) if _ended(row)), None)
+
     def is_stale(self, proof: Proof) -> bool:
         """Tell whether the newest run of a proof is missing, or measured other code."""
         runs = self.runs(proof)
@@ -174,8 +191,7 @@ def missed(proof: Proof, figures: Mapping[str, float | None]) -> list[str]:
 
 def is_met(proof: Proof, row: Kept) -> bool:
     """Tell whether a run met the goals of today; those of its day may have been others."""
-    failure = row["failure"]
-    return (failure is None or failure.startswith(MISSED)) and not missed(proof, row["figures"])
+    return _ended(row) and not missed(proof, row["figures"])
 
 
 def dirt(root: Path) -> str | None:
@@ -199,6 +215,12 @@ def commit(root: Path) -> str:
     """Return the commit that is checked out."""
     words = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.check_output(words, cwd=root, text=True).strip()
+
+
+def _ended(row: Kept) -> bool:
+    """Tell whether a run came to its end, with its goals met or missed."""
+    failure = row["failure"]
+    return failure is None or failure.startswith(MISSED)
 
 
 def _lines(path: Path) -> list[Kept]:

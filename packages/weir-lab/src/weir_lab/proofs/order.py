@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench
 
 _WITHOUT = "--idle 0 --no-faults"
 _IN_ORDER = {"out of order": Figure("misplaced"), **WHOLE}
@@ -75,6 +75,7 @@ OF_ORDER = (
         },
         Goal("rounds of promises, by one reader's", "≤", 1.1),
         Goal("% of a core, nothing published", "≤", 1),
+        seconds=60,
     ),
     bench(
         "order-faults",
@@ -120,6 +121,7 @@ OF_PACKETS = (
         # Links of a tree are FIFO.
         Goal("late without loss", "=", 0),
         Goal("places passed", "=", 3),
+        seconds=420,
     ),
     bench(
         "toc-rate",
@@ -143,6 +145,7 @@ OF_PACKETS = (
         Goal("MB of an idle process", "≤", 40),
         Goal("lost", "=", 0),
         Goal("out of order", "=", 0),
+        seconds=60,
     ),
     bench(
         "toc-rate-xdp",
@@ -162,6 +165,7 @@ OF_PACKETS = (
         Goal("reliable messages/s", "≥", 50_000),
         Goal("lost", "=", 0),
         Goal("out of order", "=", 0),
+        seconds=60,
     ),
     bench(
         "toc-buffers",
@@ -180,6 +184,7 @@ OF_PACKETS = (
         Goal("of that, away from a straight line", "≤", 0.05),
         Goal("packets without a window", "=", 0),
         Goal("messages, of the least run", "≥", 500),
+        seconds=60,
     ),
     bench(
         "toc-ports",
@@ -197,6 +202,7 @@ OF_PACKETS = (
         Goal("beacons in/s", "≥", 30_000),
         Goal("beacons out/s", "≥", 30_000),
         Goal("links taken for silent", "=", 0),
+        seconds=60,
     ),
     bench(
         "toc-ports-xdp",
@@ -218,6 +224,7 @@ OF_PACKETS = (
         Goal("beacons in/s", "≥", 30_000),
         Goal("beacons out/s", "≥", 30_000),
         Goal("links taken for silent", "=", 0),
+        seconds=60,
     ),
     bench(
         "toc-skew",
@@ -241,6 +248,7 @@ OF_PACKETS = (
         Goal("messages, of the least run", "≥", 10_000),
         Goal("violations", "=", 0),
         Goal("false removals", "=", 0),
+        seconds=120,
     ),
     bench(
         "toc-alarm",
@@ -266,6 +274,7 @@ OF_PACKETS = (
         Goal("seconds without a fault", "≥", 600),
         Goal("false alarms", "=", 0),
         Goal("alarms not counted", "=", 0),
+        seconds=840,
     ),
     Proof(
         "toc-chaos",
@@ -296,5 +305,29 @@ OF_PACKETS = (
             Goal("violations", "=", 0),
             Goal("false removals", "=", 0),
         ),
+        seconds=840,
+    ),
+    Proof(
+        "toc-worlds",
+        "100,000 worlds of the transport of packets: switches and processes on networks that lose, "
+        "repeat, reorder, damage and cut, with clocks that are wrong, pauses, joins, crashes and "
+        "stamps that wrap. Seconds are those of one core",
+        ("weir", "sim", "toc", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
+        {
+            "seeds": Figure("seeds"),
+            "violations": Figure("violations"),
+            "packets": Figure("packets"),
+            "messages delivered": Figure("delivered"),
+            "seconds a seed": Figure("seconds", "seeds", whole="mean"),
+        },
+        (
+            Goal("seeds", "=", 100_000),
+            Goal("violations", "=", 0),
+            # A world in which nothing is delivered breaks no promise either.
+            Goal("messages delivered", "≥", 2_000_000),
+            Goal("seconds a seed", "≤", 0.05),
+        ),
+        sweep=Sweep("toc-worlds", 100_000, step=1_000, at_once=2),
+        seconds=2_700,
     ),
 )

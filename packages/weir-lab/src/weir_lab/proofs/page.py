@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from weir_lab.proofs.claims import Proof
+from weir_lab.proofs.claims import Proof, Target
 from weir_lab.proofs.ledger import Kept, Ledger, is_met, missed, shown
 
 _HEAD = """\
 # Proof
 
-This page lists every figure that weir claims, and the command that measures it. `make proof`
-measures all figures with real processes and plays the first 1,000 worlds of each kind. It takes
-at most 170 minutes on two idle cores. `make proof-worlds` plays the long sweeps of worlds, of
-Raft and of barriers, and takes at most 300 minutes. Both start with the proofs that are stale.
-You can interrupt either of them and start it again: it continues with the next proof, and within
-a sweep with the next hundred seeds. No single command takes longer than 15 minutes.
-`ONLY=burst,latency` runs only these proofs, and `STALE=1` runs only those that are stale.
+This page lists every figure that weir claims, and the command that measures it. Five targets of
+make run them, each within a time on two idle cores that the list below shows. All of them start
+with the proofs that are stale. You can interrupt a target and start it again: it continues with
+the next proof, and within a sweep with the next hundred seeds. No single command takes longer than
+15 minutes. `ONLY=burst,latency` runs only these proofs, and `STALE=1` runs only those that are
+stale.
 
 The columns of the table:
 
@@ -51,8 +50,8 @@ class _Line(NamedTuple):
         return self.today and is_met(self.proof, self.row)
 
 
-def page(proofs: Iterable[Proof], ledger: Ledger) -> str:
-    """Return the page for these proofs, in their order."""
+def page(proofs: Iterable[Proof], ledger: Ledger, targets: Sequence[Target] = ()) -> str:
+    """Return the page for these proofs, in their order, and for the targets that run them."""
     lines, missing = [], []
     for proof in proofs:
         if not (runs := ledger.runs(proof)):
@@ -61,6 +60,8 @@ def page(proofs: Iterable[Proof], ledger: Ledger) -> str:
         met = sum(is_met(proof, row) for row in runs)
         lines.append(_Line(proof, runs[-1], len(runs), met, ledger.is_today(proof, runs[-1])))
     parts = [_HEAD]
+    if targets:
+        parts.append("\n".join(_duration(target, ledger) for target in targets) + "\n")
     if lines:
         parts.append(_summary(lines, len(missing)))
         parts.append("\n".join(_table(lines)) + "\n")
@@ -71,6 +72,16 @@ def page(proofs: Iterable[Proof], ledger: Ledger) -> str:
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.\n")
     return "\n".join(parts)
+
+
+def _duration(target: Target, ledger: Ledger) -> str:
+    seconds = sum(ledger.seconds(proof) or 0 for proof in target.proofs)
+    guessed = sum(ledger.is_estimated(proof) for proof in target.proofs)
+    return (
+        f"* `make {target.name}` {target.what}: {len(target.proofs)} proofs in "
+        f"{seconds / 60:.0f} of at most {target.minutes} minutes. The times of {guessed} are "
+        "estimates, for no run of today's command is kept."
+    )
 
 
 def _summary(lines: Sequence[_Line], missing: int) -> str:

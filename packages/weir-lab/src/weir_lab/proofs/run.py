@@ -18,14 +18,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from weir.errors import WeirError
 from weir.server.interpreter import environment
 from weir_lab.bench.harness.machine import this_machine
-from weir_lab.proofs.catalogue import FIGURES, PROOFS, WORLDS
+from weir_lab.proofs.catalogue import PROOFS, TARGETS
 from weir_lab.proofs.claims import Figure, Proof
 from weir_lab.proofs.ledger import MISSED, PAGE, Ledger, Row, Step, commit, dirt, missed, shown
 from weir_lab.proofs.loaded_modules import VARIABLE
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="make proof", description=__doc__)
     parser.add_argument("--only", default="", help="names, as in burst,latency; none: all")
-    parser.add_argument("--worlds", action="store_true", help="sweeps of seeds, not measurements")
+    parser.add_argument("--target", default="proof", choices=[one.name for one in TARGETS])
     parser.add_argument("--stale", action="store_true", help="leave out what is today's")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     chosen = parser.parse_args(arguments)
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (root / "docs").is_dir():
             raise WeirError("run this in the root of the repository: docs is kept there")
         ledger = Ledger(root)
-        proofs = selected(chosen.only, WORLDS if chosen.worlds else FIGURES)
+        proofs = selected(chosen.only, chosen.target)
         if not chosen.page:
             _check_clean(root)
     except WeirError as error:
@@ -94,13 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if met else 1
 
 
-def selected(names: str, otherwise: Mapping[str, Proof]) -> list[Proof]:
-    """Return the proofs that a list of names means; `otherwise` for none. Raises `WeirError`."""
+def selected(names: str, target: str) -> list[Proof]:
+    """Return the proofs that a list of names means; for none those of a target of make.
+
+    Raises `WeirError` for a name that is no proof's.
+    """
     wanted = [name for name in names.split(",") if name]
     for name in wanted:
         if name not in PROOFS:
             raise WeirError(f"no proof {name!r}: there are {', '.join(PROOFS)}")
-    return [PROOFS[name] for name in wanted] or list(otherwise.values())
+    of_target = [proof for one in TARGETS if one.name == target for proof in one.proofs]
+    return [PROOFS[name] for name in wanted] or of_target
 
 
 def stale_first(proofs: Sequence[Proof], ledger: Ledger, only: bool) -> list[Proof]:
@@ -139,30 +145,21 @@ def _sweep(proof: Proof, root: Path, ledger: Ledger) -> Ran:
     sweep = proof.sweep
     assert sweep is not None
     done = ledger.steps(proof)
-    for seed in range(0, sweep.seeds, sweep.step):
-        if seed in done:
-            continue
-        ran = _measure(proof, root, {"{SEED}": str(seed), "{SEEDS}": str(sweep.step)})
-        step = Step(
-            sweep=sweep.name,
-            seed=seed,
-            seeds=sweep.step,
-            figures=ran.figures,
-            failure=ran.failure,
-            seconds=ran.seconds,
-            load_before=ran.load_before,
-            commit=commit(root),
-            date=_now(),
-            code=ledger.hash(proof, ran.loaded),
-            loaded=ledger.note_loaded(ran.loaded),
-        )
-        if None in ran.figures.values():
-            # Nothing can be said of its seeds: the next run plays them again.
-            failure = f"seeds from {seed} on: {ran.failure or 'no figures'}"
-            empty = dict.fromkeys(proof.figures)
-            return Ran(empty, failure, ran.seconds, ran.load_before, ran.loaded)
-        ledger.add_step(proof, step)
-        print(f"{proof.name}: seeds {seed} to {seed + sweep.step - 1}", flush=True)
+    left = [seed for seed in range(0, sweep.seeds, sweep.step) if seed not in done]
+    with ThreadPoolExecutor(sweep.at_once) as pool:
+        for first in range(0, len(left), sweep.at_once):
+            seeds = left[first : first + sweep.at_once]
+            words = [{"{SEED}": str(seed), "{SEEDS}": str(sweep.step)} for seed in seeds]
+            for seed, ran in zip(
+                seeds, pool.map(partial(_measure, proof, root), words), strict=True
+            ):
+                if None in ran.figures.values():
+                    # Nothing can be said of its seeds: the next run plays them again.
+                    failure = f"seeds from {seed} on: {ran.failure or 'no figures'}"
+                    empty = dict.fromkeys(proof.figures)
+                    return Ran(empty, failure, ran.seconds, ran.load_before, ran.loaded)
+                ledger.add_step(proof, _step(proof, seed, ran, root, ledger))
+                print(f"{proof.name}: seeds {seed} to {seed + sweep.step - 1}", flush=True)
     steps = [one for _, one in sorted(ledger.steps(proof).items())]
     if len(steps) * sweep.step < sweep.seeds:
         raise WeirError("its code changed while it ran")
@@ -173,9 +170,26 @@ def _sweep(proof: Proof, root: Path, ledger: Ledger) -> Ran:
             for name, figure in proof.figures.items()
         },
         failure=failures[0] if failures else None,
-        seconds=round(sum(one["seconds"] for one in steps), 1),
+        seconds=round(sum(one["seconds"] for one in steps) / sweep.at_once, 1),
         load_before=max(one["load_before"] for one in steps),
         loaded=sorted({name for one in steps for name in ledger.loaded(one["loaded"])}),
+    )
+
+
+def _step(proof: Proof, seed: int, ran: Ran, root: Path, ledger: Ledger) -> Step:
+    assert proof.sweep is not None
+    return Step(
+        sweep=proof.sweep.name,
+        seed=seed,
+        seeds=proof.sweep.step,
+        figures=ran.figures,
+        failure=ran.failure,
+        seconds=ran.seconds,
+        load_before=ran.load_before,
+        commit=commit(root),
+        date=_now(),
+        code=ledger.hash(proof, ran.loaded),
+        loaded=ledger.note_loaded(ran.loaded),
     )
 
 
@@ -346,7 +360,7 @@ def told(row: Row) -> str:
 
 def write_page(root: Path, ledger: Ledger) -> None:
     """Write docs/PROOF.md from all runs there are."""
-    (root / PAGE).write_text(page(PROOFS.values(), ledger), encoding="utf-8")
+    (root / PAGE).write_text(page(PROOFS.values(), ledger, TARGETS), encoding="utf-8")
 
 
 def _now() -> str:

@@ -9,9 +9,20 @@ from weir_lab.sim.checkers.exercised import OF_SETS
 _FIRST = 1_000
 
 
-def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: int = 0) -> Proof:
+def _worlds(
+    name: str,
+    what: str,
+    shape: str,
+    seeds: int,
+    faults: int,
+    of_each: int = 0,
+    *,
+    world_s: float,
+) -> Proof:
     """Return a sweep of worlds, in each of which at least so many `faults` happen on average; each
-    promise must be able to break in `of_each` of them.
+    promise must be able to break in `of_each` of them. With an empty `shape`, seeds draw theirs.
+
+    `world_s` is an estimate of the processor time that a world takes, in seconds.
     """
     figures = {one: Figure(one) for one in ("seeds", "faults", "operations", "violations")}
     figures |= {
@@ -20,7 +31,8 @@ def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: 
     }
     promises = OF_SETS if of_each else ()
     figures |= {f"worlds of {one}": Figure(f"worlds_of.{one}") for one in promises}
-    words = f"weir sim run --shape {shape} --seed {{SEED}} --seeds {{SEEDS}} --jobs 2 --json"
+    named = f"--shape {shape} " if shape else ""
+    words = f"weir sim run {named}--seed {{SEED}} --seeds {{SEEDS}} --jobs 2 --json"
     return Proof(
         name,
         what,
@@ -34,7 +46,8 @@ def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: 
             Goal("violations", "=", 0),
             *(Goal(f"worlds of {one}", "≥", of_each) for one in promises),
         ),
-        sweep=Sweep(shape, seeds),
+        sweep=Sweep(shape or "drawn", seeds),
+        seconds=seeds * world_s / 2,
     )
 
 
@@ -45,13 +58,15 @@ _SET = (
     "replicas, while partitions are added; in some worlds consumers share a cursor, in "
     "others clients publish atomically to several partitions"
 )
-_CROWDED = "worlds of three nodes in which more client programs run, and for more of the time"
+_DRAWN = (
+    "worlds of the default distribution: each seed draws how many nodes there are, which faults "
+    "they meet, and which programs and clients there are"
+)
 
 #: The worlds that `make proof` plays.
 OF_FIRST_WORLDS = (
-    _worlds("first-seeds", f"The first 1,000 {_NODE}", "node", _FIRST, 3),
-    _worlds("first-set-seeds", f"The first 1,000 {_SET}", "even", _FIRST, 20, 200),
-    _worlds("crowded-seeds", f"1,000 {_CROWDED}", "crowded", _FIRST, 20),
+    _worlds("first-seeds", f"The first 1,000 {_NODE}", "node", _FIRST, 3, world_s=0.21),
+    _worlds("first-set-seeds", f"The first 1,000 {_SET}", "even", _FIRST, 20, 200, world_s=1.3),
     Proof(
         "seed-cost",
         "The time that one world of three nodes takes on a machine without other load: 60 of "
@@ -72,40 +87,12 @@ OF_FIRST_WORLDS = (
             Goal("virtual seconds of the least", "≥", 30),
         ),
     ),
-    Proof(
-        "mutants",
-        "One rule of the code is removed at a time, and each time the simulation finds a "
-        "broken promise",
-        ("weir", "sim", "mutants", "--jobs", "2", "--json"),
-        {one: Figure(one) for one in ("planted", "caught", "missed")},
-        (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
-    ),
 )
 
 #: The sweeps that `make proof-worlds` plays.
 OF_WORLDS = (
-    _worlds("seeds", f"10,000 {_NODE}", "node", 10_000, 3),
-    _worlds("set-seeds", f"10,000 {_SET}", "even", 10_000, 20, 2_000),
-    _worlds(
-        "scatter-seeds",
-        "2,000 worlds of one node, where clients publish atomically to partitions that are "
-        "read in total order",
-        "node-scattered",
-        2_000,
-        3,
-    ),
-    _worlds(
-        "ending-seeds",
-        "2,000 worlds of one node, where a partition ends while clients publish to it, "
-        "publish atomically, and read in total order",
-        "node-ending",
-        2_000,
-        3,
-    ),
-    _worlds("ending-set-seeds", "500 such worlds of three nodes", "ending", 500, 20),
-    _worlds(
-        "four-seeds", "200 worlds of four nodes, where replicas move between nodes", "four", 200, 20
-    ),
+    _worlds("set-seeds", f"10,000 {_SET}", "even", 10_000, 20, 2_000, world_s=1.3),
+    _worlds("drawn-seeds", f"10,000 {_DRAWN}", "", 10_000, 10, 2_000, world_s=2.0),
     Proof(
         "barriers",
         "50,000 seeds of the rule of barriers: real Raft nodes with their votes and "
@@ -125,29 +112,8 @@ OF_WORLDS = (
             Goal("barriers by promise alone", "≥", 100_000),
             Goal("seconds", "≤", 1_200),
         ),
-        sweep=Sweep("barriers", 50_000),
-    ),
-    Proof(
-        "toc-worlds",
-        "100,000 worlds of the transport of packets: switches and processes on networks that lose, "
-        "repeat, reorder, damage and cut, with clocks that are wrong, pauses, joins, crashes and "
-        "stamps that wrap. Seconds are those of one core",
-        ("weir", "sim", "toc", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
-        {
-            "seeds": Figure("seeds"),
-            "violations": Figure("violations"),
-            "packets": Figure("packets"),
-            "messages delivered": Figure("delivered"),
-            "seconds a seed": Figure("seconds", "seeds", whole="mean"),
-        },
-        (
-            Goal("seeds", "=", 100_000),
-            Goal("violations", "=", 0),
-            # A world in which nothing is delivered breaks no promise either.
-            Goal("messages delivered", "≥", 2_000_000),
-            Goal("seconds a seed", "≤", 0.05),
-        ),
-        sweep=Sweep("toc-worlds", 100_000, step=1_000),
+        sweep=Sweep("barriers", 50_000, at_once=2),
+        seconds=450,
     ),
     tests(
         "barrier-rules",
@@ -156,6 +122,7 @@ OF_WORLDS = (
         "{TESTS:WEIR_BARRIER_FAULTS}",
         {"rules": Figure("rules"), "seeds until found, most": Figure("seeds", whole="most")},
         Goal("rules", "≥", 12),
+        seconds=120,
         WEIR_BARRIER_FAULTS="10000",
     ),
     tests(

@@ -14,11 +14,12 @@ from weir_lab.bench.harness.runs import as_one, record
 from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.timeliness import Settings
 from weir_lab.proofs import run as proving
-from weir_lab.proofs.catalogue import FIGURES, PROOFS, WORLDS
-from weir_lab.proofs.claims import Figure, Proof
-from weir_lab.proofs.ledger import shown
+from weir_lab.proofs.catalogue import PROOFS, TARGETS
+from weir_lab.proofs.claims import Figure, Proof, Target
+from weir_lab.proofs.ledger import Ledger, shown
 from weir_lab.proofs.run import command, parsed, plain, read, selected
 
+ROOT = Path(__file__).parents[5]
 OUTPUT = {"a": 2, "runs": [{"s": 4.0, "lost": 0}, {"s": 1.0, "lost": 3}]}
 
 
@@ -65,16 +66,52 @@ def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> 
     assert proving.main(["--only", "magic"]) == 2
     assert "no proof 'magic': there are timeliness," in capsys.readouterr().err
     with pytest.raises(WeirError, match="no proof"):
-        selected("burst,x", PROOFS)
-    assert [one.name for one in selected("burst,raft", FIGURES)] == ["burst", "raft"]
-    assert len(selected("", WORLDS)) == len(WORLDS)
-    assert len(PROOFS) == len(FIGURES) + len(WORLDS)
+        selected("burst,x", "proof")
+    assert [one.name for one in selected("burst,raft", "proof")] == ["burst", "raft"]
+    for target in TARGETS:
+        assert selected("", target.name) == [*target.proofs]
+    assert len(PROOFS) == sum(len(target.proofs) for target in TARGETS)
+
+
+def test_each_target_is_one_of_make() -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in TARGETS:
+        assert f"\n{target.name}: $(STAMP) ## " in rules
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_target_ends_within_its_time(target: Target) -> None:
+    ledger = Ledger(ROOT)
+    took = {proof.name: ledger.seconds(proof) for proof in target.proofs}
+    assert [name for name, seconds in took.items() if seconds is None] == [], "without an estimate"
+    assert sum(seconds or 0 for seconds in took.values()) <= 60 * target.minutes
+
+
+def test_figures_take_170_minutes_and_worlds_300_at_most() -> None:
+    minutes = {target.name: target.minutes for target in TARGETS}
+    assert minutes["proof"] <= 170
+    assert minutes["proof-worlds"] <= 300
+
+
+def test_each_kind_of_world_is_played_a_thousand_times() -> None:
+    swept = {
+        proof.sweep.name: proof.sweep.seeds
+        for proof in selected("", "proof")
+        if proof.sweep and "sim" in proof.words
+    }
+    assert swept == {"node": 1_000, "even": 1_000}
+
+
+def test_no_sweep_plays_what_another_of_its_target_plays() -> None:
+    for target in TARGETS:
+        names = [proof.sweep.name for proof in target.proofs if proof.sweep]
+        assert len(names) == len(set(names)), target.name
 
 
 def test_every_goal_is_of_a_figure_that_is_read() -> None:
     for one in PROOFS.values():
         assert {goal.figure for goal in one.goals} <= set(one.figures), one.name
-        script = Path(__file__).parents[5] / one.words[0]
+        script = ROOT / one.words[0]
         assert one.words[0] in ("weir", "python", "pytest") or os.access(script, os.X_OK)
 
 

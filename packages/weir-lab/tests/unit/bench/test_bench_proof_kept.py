@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import weir
 from weir_lab.proofs import run as proving
 from weir_lab.proofs import source_hash
 from weir_lab.proofs.catalogue import PROOFS
-from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, Target
 from weir_lab.proofs.ledger import Ledger, Row
 from weir_lab.proofs.page import page
 from weir_lab.proofs.run import stale_first
@@ -247,6 +248,34 @@ def test_what_is_stale_runs_first(root: Path) -> None:
     assert [one.name for one in stale_first(proofs, ledger, only=True)] == ["old", "never"]
 
 
+def test_an_estimate_counts_until_a_run_of_todays_command_ended(root: Path) -> None:
+    def guessed(text: str, seconds: float | None, code: int = 0) -> Proof:
+        return replace(speaking(text, code=code), seconds=seconds)
+
+    never = guessed("{}", 40)
+    assert (Ledger(root).seconds(never), Ledger(root).is_estimated(never)) == (40, True)
+    assert Ledger(root).seconds(guessed("{}", None)) is None
+    failing = guessed("{}", 40, code=3)
+    proven(failing, root)
+    assert Ledger(root).seconds(failing) == 40, "a run that failed took no time of its own"
+    row = proven(never, root)
+    assert (Ledger(root).seconds(never), Ledger(root).is_estimated(never)) == (row.seconds, False)
+    longer = guessed('{"a": 2}', 50)
+    assert (Ledger(root).seconds(longer), Ledger(root).is_estimated(longer)) == (50, True)
+    assert Ledger(root).seconds(guessed('{"a": 2}', None)) == row.seconds
+
+
+def test_the_page_adds_up_the_times_of_a_target(root: Path) -> None:
+    took = proven(speaking("{}"), root).seconds
+    other = replace(speaking("{}"), name="other", seconds=600 - took)
+    target = Target("proof", "says things", 170, (speaking("{}"), other))
+    text = page([other], Ledger(root), [target])
+    assert (
+        "* `make proof` says things: 2 proofs in 10 of at most 170 minutes. The times of 1 are "
+        "estimates" in text
+    )
+
+
 def sweeping(seeds: int, name: str = "swept") -> Proof:
     """Of which each step writes down its first seed, and fails at the seeds of STOP."""
     words = script(
@@ -293,6 +322,22 @@ def test_a_sweep_goes_on_at_the_step_where_it_was_left(
     proven(sweeping(20, "first"), root)
     assert log.read_text().split()[6:] == ["0", "10"]
     assert len((root / "docs" / "proof-steps.jsonl").read_text().splitlines()) == 2
+
+
+def test_two_steps_of_a_sweep_run_at_once(root: Path) -> None:
+    # Each waits for the other's file: one after the other, they would never end.
+    words = script(
+        "import pathlib, time; seed = int(sys.argv[1]); pathlib.Path(f'docs/{seed}.log').touch()\n"
+        "while not pathlib.Path(f'docs/{seed ^ 1}.log').exists(): time.sleep(0.01)\n"
+        "print('{\"seeds\": 1, \"first\": ' + sys.argv[1] + '}')"
+    )
+    figures = {"seeds": Figure("seeds"), "last": Figure("first", whole="most")}
+    sweep = Sweep("some", 4, step=1, at_once=2)
+    swept = Proof("p", "", (*words, "{SEED}"), figures, sweep=sweep, timeout_s=20)
+    row = proven(swept, root)
+    assert row.figures == {"seeds": 4, "last": 3}
+    steps = [one["seconds"] for one in Ledger(root).steps(swept).values()]
+    assert row.seconds == pytest.approx(sum(steps) / 2, abs=0.1)
 
 
 def test_every_step_ends_within_a_quarter_of_an_hour() -> None:

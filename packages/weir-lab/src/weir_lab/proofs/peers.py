@@ -1,0 +1,141 @@
+"""What weir claims beside other brokers, beside servers to which devices connect directly, and with
+the oldest PySpark.
+"""
+
+from __future__ import annotations
+
+from weir_lab.proofs.claims import Figure, Goal, Proof, bench
+
+ALL_PEERS = "redis,nats,rabbitmq,activemq"
+#: The same by the names that their rows have, in each of their settings.
+BURST_PEERS = (
+    *("redis:always", "redis:everysec", "nats:always", "nats:default", "activemq:nio"),
+    *("rabbitmq:quorum", "rabbitmq:classic", "rabbitmq:stream"),
+)
+_PEERS_OF_SETS = "rabbitmq,nats"
+
+
+def _seconds(place: int, side: int) -> Figure:
+    """Return the response time of a side in one of the rounds."""
+    return Figure(f"rounds.{place}.rows.{side}.result.seconds")
+
+
+OF_PEERS: tuple[Proof, ...] = (
+    bench(
+        "compare-timeliness",
+        "The timeliness test on weir and on other brokers, with 1, 50 and 200 producers",
+        f"compare --peer {ALL_PEERS} --shape timeliness --producers 1,50,200",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+            "weir messages/s, 1 producer": Figure("rounds.0.figure"),
+            "times any kind, 1 producer": Figure("rounds.0.times_best"),
+            "times any kind, 50 producers": Figure("rounds.1.times_best"),
+            "times any kind, 200 producers": Figure("rounds.2.times_best"),
+        },
+        Goal("times the best that syncs", "≥", 6),
+        Goal("times the best of any kind", "≥", 1.5),
+    ),
+    bench(
+        "compare-burst",
+        "The burst test on weir and on other brokers, compared by the time to the last "
+        "confirm. That time includes the second in which the devices send, for every broker, "
+        "so 0.99 means a difference of at most 1 %. Each broker has three runs and the "
+        "median counts, so that one slow sync does not decide. For 8,000 devices the table "
+        "shows by how much the last confirm comes after that second, and the 99th percentile "
+        "of the confirms",
+        f"compare --peer {ALL_PEERS} --shape burst --devices 1000,2000,4000,6000,8000 --turns 3",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+            "times the best that syncs, 8,000 devices": Figure("rounds.4.times_best_synced"),
+            **{
+                f"{side}: {what}": Figure(f"rounds.4.rows.[{side}].result.{path}")
+                for side in ("weir", *BURST_PEERS)
+                for what, path in (
+                    ("ms beyond the second", "beyond_ms"),
+                    ("confirm p99 ms", "confirm_p99_ms"),
+                )
+            },
+        },
+        Goal("times the best that syncs", "≥", 0.99),
+        Goal("weir: ms beyond the second", "≤", 20),
+        seconds=630,
+    ),
+    bench(
+        "compare-singles",
+        "Connections that each await one publish at a time, on weir and on other brokers, all "
+        "driven by one program in C; then Python clients send as many. Each broker has three runs "
+        "and the median counts. A run beside which others used more than 0.2 cores is run again",
+        "compare --peer redis,nats --shape singles --connections 1,10,100,1000 --turns 3",
+        {
+            "times the best that syncs, 100 connections": Figure("rounds.2.times_best_synced"),
+            "weir messages/s, 100 connections": Figure("rounds.2.figure"),
+            "µs of the server for a message": Figure("rounds.2.rows.[weir].result.server_us"),
+            "weir messages/s, Python clients": Figure("rounds.2.rows.[weir].result.python_per_s"),
+            "the same, one connection": Figure("rounds.0.rows.[weir].result.python_per_s"),
+            "cores that others used": Figure("rounds.2.rows.[weir].foreign_cores"),
+        },
+        Goal("times the best that syncs, 100 connections", "≥", 0.5),
+        Goal("weir messages/s, 100 connections", "≥", 35_000),
+        Goal("µs of the server for a message", "≤", 22),
+        seconds=870,
+    ),
+    bench(
+        "compare-latency",
+        "The confirm of a single message on weir and on other brokers; above 1, weir is faster",
+        f"compare --peer {ALL_PEERS} --shape latency",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+        },
+    ),
+    *(
+        bench(
+            f"compare-set-{shape}",
+            f"The test `{shape}` with messages of 1 KB, on three nodes each of weir, RabbitMQ "
+            "(quorum queues) and NATS JetStream",
+            f"compare --replicas 3 --peer {_PEERS_OF_SETS} --shape {shape} --size 1024",
+            {
+                "weir messages/s": Figure("rounds.0.figure"),
+                "times the quorum queue": Figure("rounds.0.figure", "rounds.0.rows.1.figure"),
+                "times the best that syncs": Figure("times_best_synced"),
+            },
+            Goal("weir messages/s", "≥", 72_000),
+            Goal("times the quorum queue", "≥", 4),
+        )
+        for shape in ("produce", "consume", "both")
+    ),
+    bench(
+        "compare-dormitory",
+        "1,000 to 8,000 locks report within a second, and each record is committed to the "
+        "same PostgreSQL: by handlers of weir, by servers to which the locks connect "
+        "directly, or by consumers of ActiveMQ. Seconds are until the last reply; recorded "
+        "is the share of the sent records that are in the table",
+        "compare --shape dormitory --peer direct,activemq --devices 1000,2000,4000,6000,8000",
+        {
+            "weir recorded": Figure("rounds.*.rows.0.result.share_recorded"),
+            "direct recorded": Figure("rounds.*.rows.1.result.share_recorded"),
+            "activemq recorded": Figure("rounds.*.rows.2.result.share_recorded"),
+            "weir seconds, 4,000 locks": _seconds(2, 0),
+            "direct seconds, 4,000 locks": _seconds(2, 1),
+            "activemq seconds, 4,000 locks": _seconds(2, 2),
+            "weir seconds, 8,000 locks": _seconds(4, 0),
+            "direct seconds, 8,000 locks": _seconds(4, 1),
+            "activemq seconds, 8,000 locks": _seconds(4, 2),
+            "times the better, 1,000 locks": Figure("rounds.0.times_best"),
+            "times the better, 8,000 locks": Figure("rounds.4.times_best"),
+        },
+        Goal("weir recorded", "=", 1),
+        Goal("times the better, 1,000 locks", "≥", 0.99),
+        Goal("times the better, 8,000 locks", "≥", 1),
+    ),
+)
+
+OLDEST_SPARK = Proof(
+    "spark-oldest",
+    "All Spark tests run with the oldest supported PySpark; CI runs them with the newest",
+    ("scripts/spark-oldest",),
+    {"tests": Figure("passed")},
+    (Goal("tests", "≥", 140),),
+)
