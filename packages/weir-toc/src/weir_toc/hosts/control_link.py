@@ -1,8 +1,8 @@
 """The connection of a node to the leader of the controller: it is made again whenever it ends.
 
 What a node reports or asks is sent again by a new connection until it is answered, in the same
-order. Commands of a term below the highest one seen are ignored. Over the same connection a clock
-follows that of the leader.
+order. Commands of a term below the highest one seen are ignored. A clock follows that of the
+leader: by datagrams, and over this connection where they do not arrive.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weir_toc.clock import Clock
 from weir_toc.controller.codec import report_to
 from weir_toc.controller.records import Report
 from weir_toc.errors import ControlError, SwitchTaken, TocError
+from weir_toc.hosts.clock_socket import ClockQuestions
 from weir_toc.hosts.frames import (
     FRAME_BYTES_MAX,
     Address,
@@ -226,12 +227,18 @@ class ControlLink:
 
     async def _sample(self, writer: asyncio.StreamWriter) -> None:
         """Compare the clock again and again."""
+        leader = writer.get_extra_info("peername")[:2]
+        questions = ClockQuestions(leader, self.term, self.clock, self._raw_clock)
         count = 0
-        while True:
-            writer.write(framed_json({"op": "clock", "sent": self._raw_clock()}))
-            await writer.drain()
-            count += 1
-            await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)
+        try:
+            while True:
+                questions.ask()
+                writer.write(framed_json({"op": "clock", "sent": self._raw_clock()}))
+                await writer.drain()
+                count += 1
+                await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)
+        finally:
+            questions.close()
 
 
 def _forget(sampling: asyncio.Task[None]) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
@@ -43,6 +44,7 @@ from weir_toc.controller.records import (
 )
 from weir_toc.controller.state import ControllerState
 from weir_toc.errors import ControlError, TocError
+from weir_toc.hosts.clock_socket import ClockAnswers
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.file_log import FileLog
 from weir_toc.hosts.frames import (
@@ -122,6 +124,22 @@ class ReferenceClock:
                 following.cancel()
                 await asyncio.wait((following,))  # this task may be cancelled meanwhile
 
+    @contextlib.asynccontextmanager
+    async def answering(
+        self, sockets: Iterable[socket.socket], node: raft.Node
+    ) -> AsyncIterator[None]:
+        """Answer datagrams at the ports of these sockets while the node leads."""
+
+        def leads_in() -> int:
+            return node.term if node.accepts else 0
+
+        with contextlib.ExitStack() as closing:
+            for listening in sockets:
+                with contextlib.suppress(OSError):  # clocks follow over their connections, then
+                    answers = ClockAnswers(listening, self.now, leads_in)
+                    closing.callback(answers.close)
+            yield
+
 
 class Controller:
     """One member. `run` serves until it is cancelled, or until its disk fails."""
@@ -165,7 +183,8 @@ class Controller:
         except OSError as error:
             raise cannot_listen(address, error) from error
         try:
-            async with asyncio.TaskGroup() as tasks:
+            answering = self._clock.answering(server.sockets, self.node)
+            async with answering, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick())
                 tasks.create_task(self._write())
                 tasks.create_task(self._clock.follow(self.node, self.id))
