@@ -282,9 +282,9 @@ def ports(
         print_measured(schema, settings, msgspec.to_builtins(result))
     else:
         print_table(
-            ("LINKS", "CORES", "BEACONS IN/S", "BEACONS OUT/S", "FENCED", "MB"),
+            ("LINKS", "CORES", "BEACONS IN/S", "BEACONS OUT/S", "FENCED", "LATE MS", "MB"),
             [(result.ports, result.cores, result.beacons_in_per_s, result.beacons_out_per_s,
-              result.fenced, result.rss_mb)],
+              result.fenced, result.late_ms, result.rss_mb)],
         )  # fmt: skip
     if result.fenced:
         raise typer.Exit(1)

@@ -41,6 +41,8 @@ class PortResult(msgspec.Struct, frozen=True):
     beacons_out_per_s: float
     #: Links that it took for silent: this run says nothing about them.
     fenced: int
+    #: How late beacons came by all links at most; a link is silent after ten intervals.
+    late_ms: float
     rss_mb: float
 
 
@@ -65,8 +67,8 @@ def measure_ports(settings: PortSettings) -> PortResult:
         made.tell("ports")
         said = made.wait_for("ports", "done")[1]
     return PortResult(
-        settings.ports, round(took / spent, 3), round(said["rounds"] * settings.ports / spent),
-        round(said["beacons"] / spent), said["fenced"], rss_mb,
+        settings.ports, round(took / spent, 3), round(said["sent"] / spent),
+        round(said["beacons"] / spent), said["fenced"], said["late_ms"], rss_mb,
     )  # fmt: skip
 
 

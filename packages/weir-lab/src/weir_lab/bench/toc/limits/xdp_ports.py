@@ -38,6 +38,8 @@ class XdpPortResult(msgspec.Struct, frozen=True):
     beacons_out_per_s: float
     #: Links that it took for silent: this run says nothing about them.
     fenced: int
+    #: How late beacons came by all links at most; a link is silent after ten intervals.
+    late_ms: float
     rss_mb: float
 
 
@@ -68,8 +70,8 @@ def measure_xdp_ports(settings: PortSettings) -> XdpPortResult:
     process, kernel = ((late - early) / spent for early, late in zip(before, after, strict=True))
     return XdpPortResult(
         settings.ports, round(process + kernel, 4), round(process, 4), round(kernel, 4),
-        round(said["rounds"] * settings.ports / spent), round(said["beacons"] / spent),
-        said["fenced"], rss_mb,
+        round(said["sent"] / spent), round(said["beacons"] / spent),
+        said["fenced"], said["late_ms"], rss_mb,
     )  # fmt: skip
 
 
