@@ -143,6 +143,9 @@ class XdpNode(SwitchNode):
             self._path.beacon(self._blank_round(now))
             effects: list[Effect] = []
         else:
+            # What waits for the data path was not silent: a busy machine may have kept that from
+            # its turn. This command is obeyed behind it.
+            self._path.execute(now, [])
             self._pull()
             effects = self._finish(super().tick(now))
         self.deadline = self._next_beacon

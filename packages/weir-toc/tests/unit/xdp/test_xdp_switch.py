@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import pytest
@@ -106,6 +106,26 @@ def test_what_comes_by_a_dead_input_is_dropped_and_does_not_count(twins: Make) -
     same_registers(both)
     assert both.path.words[at.UP_BARRIER] == later + 5  # of B alone
     assert both.path.words[at.UP_COMMIT] <= START  # the register of A is frozen
+
+
+def test_what_waits_for_the_data_path_was_not_silent(
+    twins: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the kernel did not run for a while: beacons wait before the next command."""
+    both = twins()
+    join(both, A, B)
+    path, now = both.path, START + (SILENT_INTERVALS + 3) * T
+    hop, execute = hop_of(A), path.execute
+    waiting = [at.frame(beacon(A, now), OWN_IP, OWN_PORT, hop.ip, hop.port)]
+
+    def execute_behind(at_time: int, changes: Sequence[at.Change]) -> None:
+        while waiting:
+            path.run(now, waiting.pop(), at.HOSTS)
+        execute(at_time, changes)
+
+    monkeypatch.setattr(path, "execute", execute_behind)
+    silent = [one for one in both.xdp.tick(now) if isinstance(one, Silent)]
+    assert [one.neighbour for one in silent] == [B]
 
 
 def test_a_frozen_register_is_reported_as_it_stands(twins: Make) -> None:
