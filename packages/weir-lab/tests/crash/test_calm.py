@@ -11,6 +11,18 @@ from weir_lab.bench.faults import calm
 TRIES = 5
 
 
+def page(*terms: tuple[str, int]) -> str:
+    return "".join(f'weir_raft_term{{topic="{topic}"}} {term}\n' for topic, term in terms)
+
+
+def test_elections_of_all_partitions_count() -> None:
+    before = calm.terms_of([page(("calm-0", 1), ("other", 4)), page(("calm-0", 2), ("other", 3))])
+    assert sorted(before.values()) == [2, 4], "a node that has not heard of it yet counts less"
+    after = calm.terms_of([page(("calm-0", 2), ("other", 6), ("new", 9))])
+    assert calm.risen(before, after) == 2, "a topic's first election is none of a set at rest"
+    assert calm.risen({}, after) == 0
+
+
 @pytest.mark.timeout(300)
 def test_stalls_of_the_disk_under_load_cause_no_election(
     capsys: pytest.CaptureFixture[str],

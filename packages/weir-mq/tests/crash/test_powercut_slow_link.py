@@ -57,6 +57,13 @@ def test_a_leader_that_stands_still_causes_one() -> None:
     assert found["confirmed"] == 16
 
 
+@pytest.mark.timeout(2 * SECONDS)
+def test_entries_follow_until_the_time_is_over() -> None:
+    found = slow_link("--entries", "1", "--seconds", "3", "--mbit", "1000")
+    assert found["seconds"] >= 3
+    assert found["confirmed"] == found["sent"] > 1
+
+
 @pytest.mark.slow  # `make proof` measures it; the cables and the judge are those of the others
 @pytest.mark.timeout(2 * SECONDS)
 def test_long_round_trips_cause_no_election() -> None:

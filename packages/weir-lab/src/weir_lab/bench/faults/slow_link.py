@@ -27,6 +27,7 @@ import msgspec
 from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.errors import WeirError
+from weir.model.limits import MIB
 from weir.server.disk.node_folder import new_system
 from weir.server.interpreter import environment, python
 from weir_lab.bench.harness.far import FarNetwork
@@ -38,6 +39,8 @@ _NODES = 3
 _TOPIC = "large"
 _WINDOW = 8
 _PATIENCE_SECONDS = 60.0
+#: What a partition keeps: a run of minutes must not fill the disk.
+_RETENTION = 256 * MIB
 _TERM = re.compile(r'^weir_raft_term\{[^}]*topic="(?P<topic>[^"]*)"[^}]*\} (?P<term>\d+)', re.M)
 
 
@@ -53,16 +56,21 @@ class Shape(msgspec.Struct, frozen=True):
     partitions: int = 1
     #: A leader stands still for so long: the fault that elections are the answer to.
     pause_s: float = 0.0
+    #: More entries follow until so many seconds are over.
+    seconds: float = 0.0
     #: Above 0 the cables are long instead of slow: what is sent and answered takes so long.
     round_trip_ms: float = 0.0
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What it came to. `elections` counts those of all groups on all nodes, so some thrice."""
+    """What it came to. `elections` counts those of all groups on all nodes, so some thrice. Of the
+    entries that were `sent`, so many were `confirmed`.
+    """
 
     shape: Shape
     machine: Machine
     elections: int
+    sent: int
     confirmed: int
     seconds: float
     #: What went over the busiest cable, over what it could have carried in this time.
@@ -137,9 +145,11 @@ async def measure(shape: Shape) -> Result:
         _nodes(Path(folder), shape) as (hosts, processes),
     ):
         url = "weir://" + ",".join(f"{host}:{PORT}" for host in hosts)
-        async with asyncio.timeout(_PATIENCE_SECONDS + shape.entries):
+        async with asyncio.timeout(_PATIENCE_SECONDS + shape.entries + shape.seconds):
             async with connect(url, request_timeout=_PATIENCE_SECONDS) as client:
-                await client.create_topic(_TOPIC, partitions=shape.partitions)
+                await client.create_topic(
+                    _TOPIC, partitions=shape.partitions, retention_bytes=_RETENTION
+                )
                 async with client.producer(_TOPIC, window=_WINDOW, linger=0) as producer:
                     for partition in range(shape.partitions):
                         alone = time.monotonic()
@@ -148,7 +158,7 @@ async def measure(shape: Shape) -> Result:
                     leaders = [at.node for at in (await client.describe(_TOPIC)).addresses]
                     before = await asyncio.to_thread(_terms, hosts)
                     began = time.monotonic()
-                    await asyncio.gather(
+                    sent, _ = await asyncio.gather(
                         _send(producer, shape), _pause(processes[leaders[0] - 1], shape)
                     )
                     await producer.flush()
@@ -160,18 +170,23 @@ async def measure(shape: Shape) -> Result:
     elections = sum(now - then for then, now in zip(before, after, strict=True))
     # Every entry comes to each node once, and leaves its leader to each of the others.
     most_led = max(map(leaders.count, leaders)) / len(leaders)
-    bits = shape.entries * shape.entry_bytes * 8 * max(1.0, (_NODES - 1) * most_led)
+    bits = sent * shape.entry_bytes * 8 * max(1.0, (_NODES - 1) * most_led)
     least_s = bits / (shape.mbit * 1_000_000)
     confirmed = sum(ends) - shape.partitions
     used = 0.0 if shape.round_trip_ms else round(least_s / seconds, 3)
-    return Result(shape, this_machine(), elections, confirmed, round(seconds, 2), used, lone_ms)
+    took = round(seconds, 2)
+    return Result(shape, this_machine(), elections, sent, confirmed, took, used, lone_ms)
 
 
-async def _send(producer: Producer, shape: Shape) -> None:
-    for number in range(shape.entries):
+async def _send(producer: Producer, shape: Shape) -> int:
+    """Return how many entries were sent."""
+    until, number = time.monotonic() + shape.seconds, 0
+    while number < shape.entries or time.monotonic() < until:
         await producer.ready()
         value = number.to_bytes(4, "big") + bytes(shape.entry_bytes - 4)
         producer.send(value, partition=number % shape.partitions)
+        number += 1
+    return number
 
 
 async def _pause(process: subprocess.Popen[str], shape: Shape) -> None:
@@ -187,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weir_lab.bench.faults.slow_link")
     parser.add_argument("--entries", type=int, default=Shape().entries)
     parser.add_argument("--partitions", type=int, default=Shape().partitions)
+    parser.add_argument("--seconds", type=float, default=Shape().seconds)
     parser.add_argument("--mbit", type=int, default=Shape().mbit)
     parser.add_argument("--pause-s", type=float, default=Shape().pause_s)
     parser.add_argument("--round-trip-ms", type=float, default=Shape().round_trip_ms)
@@ -200,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(msgspec.json.format(msgspec.json.encode(result)).decode())
-    return 0 if result.elections == 0 and result.confirmed == shape.entries else 1
+    return 0 if result.elections == 0 and result.confirmed == result.sent else 1
 
 
 if __name__ == "__main__":
