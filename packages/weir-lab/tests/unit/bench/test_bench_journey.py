@@ -11,6 +11,9 @@ from weir.broker.partition.partition import Partition
 from weir_lab.bench import journey
 from weir_lab.bench.journey import KINDS, Journeys, Settings, figures, measure
 from weir_lab.cli.bench import app
+from weir_lab.proofs.catalogue import PROOFS
+from weir_lab.proofs.ledger import missed
+from weir_lab.proofs.run import read
 
 FEW = Settings(samples=3, warm=2)
 
@@ -52,3 +55,9 @@ def test_the_verb_prints_all_figures_by_name() -> None:
     told = json.loads(done.stdout)
     assert set(figures(measure(FEW))) <= set(told)
     assert {f"{kind}_calls" for kind in KINDS} <= set(told)
+    row = PROOFS["journey"]
+    found = read(row, done.stdout)
+    assert None not in found.values()
+    assert {goal.figure for goal in row.goals} == set(found), "each has a goal"
+    assert {f"{kind}_calls" for kind in KINDS} <= set(found)
+    assert len(missed(row, dict.fromkeys(found, 10_000.0))) == len(found)

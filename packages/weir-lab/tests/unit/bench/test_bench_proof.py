@@ -15,8 +15,8 @@ from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.timeliness import Settings
 from weir_lab.proofs import run as proving
 from weir_lab.proofs.catalogue import PROOFS, TARGETS
-from weir_lab.proofs.claims import Figure, Proof, Target
-from weir_lab.proofs.ledger import Ledger, shown
+from weir_lab.proofs.claims import NONE_LOST, Figure, Proof, Target
+from weir_lab.proofs.ledger import Ledger, missed, shown
 from weir_lab.proofs.run import command, parsed, plain, read, selected
 
 ROOT = Path(__file__).parents[5]
@@ -100,6 +100,47 @@ def test_each_kind_of_world_is_played_a_thousand_times() -> None:
         if proof.sweep and "sim" in proof.words
     }
     assert swept == {"node": 1_000, "even": 1_000}
+
+
+@pytest.mark.parametrize("name", ["calm", "calm-stalls", "far-link"])
+def test_nobody_is_elected_in_ten_minutes_of_load(name: str) -> None:
+    words = PROOFS[name].words
+    assert int(words[words.index("--seconds") + 1]) >= 600
+    goals = {goal.figure: (goal.relation, goal.value) for goal in PROOFS[name].goals}
+    assert goals["elections"] == ("=", 0)
+    assert goals["seconds"] == ("≥", 600)
+
+
+#: What stands on the page without a goal, for it explains a row or compares its sides.
+_WITHOUT_GOAL = ["order-few", "order-many"]
+
+
+def test_every_row_has_a_goal_in_figures_of_its_own() -> None:
+    """`lost = 0` is reached by a broker that does nothing."""
+    of_all = {goal.figure for goal in NONE_LOST} | {"out of order", "violations"}
+    lacking = [
+        one.name for one in PROOFS.values() if not {goal.figure for goal in one.goals} - of_all
+    ]
+    assert lacking == _WITHOUT_GOAL
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "relation", "value"),
+    [
+        ("consume", "messages/s", "≥", 8_500_000),
+        ("both", "messages/s sustained", "≥", 650_000),
+        ("strangers", "a device's confirm beside pings, ms", "≤", 250),
+        ("compare-latency", "times the best that syncs", "≥", 1),
+        ("compare-latency", "weir: ms to a lone confirm, median", "≤", 0.75),
+        ("latency", "ms over fdatasync", "≤", 0.3),
+    ],
+)
+def test_a_bar_is_missed_by_what_is_worse(
+    name: str, figure: str, relation: str, value: float
+) -> None:
+    worse = value * (0.99 if relation == "≥" else 1.01)
+    assert f"{figure} {relation} {value:,g}" in missed(PROOFS[name], {figure: worse})
+    assert f"{figure} {relation} {value:,g}" not in missed(PROOFS[name], {figure: value})
 
 
 def test_no_sweep_plays_what_another_of_its_target_plays() -> None:
