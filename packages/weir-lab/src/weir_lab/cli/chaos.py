@@ -213,20 +213,25 @@ def _toc(
     times: Annotated[int, typer.Option(min=1, help="How many faults of each kind.")] = 20,
     kinds: Annotated[
         str,
-        typer.Option(help="What is killed, or cut, by turns: process, aggregator, leader, cable."),
-    ] = "process,aggregator,leader,cable",
+        typer.Option(
+            help="What happens, by turns: process, aggregator, leader, cable, handling (a leader "
+            "is killed while it handles a failure), stall and stop (SIGSTOP for 5 T and 50 T), "
+            "minute (SIGSTOP for a minute)."
+        ),
+    ] = "process,aggregator,leader,cable,handling,stall,stop",
     workers: Annotated[int, typer.Option(help="Processes that send to each other.")] = 4,
     interval_ms: Annotated[float, typer.Option(help="The interval T of the network.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Of what is killed or cut.")] = 1,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Kill (-9) parts of a packet network, and cut cables between its switches.
+    """Kill (-9) and stop parts of a packet network, and cut cables between its switches.
 
     Processes, aggregators and leaders of the controller are killed; cables are cut both ways or
-    one way. Two racks of processes send both services all the time. Each message is checked for
-    what docs/PACKETS.md promises of failures. Detection and recovery are told in ms and in T.
-    Exit code 1 if a promise is broken, or a process is excluded by mistake.
+    one way; processes are stopped by SIGSTOP and go on. Two racks of processes send both services
+    all the time. Each message is checked for what docs/PACKETS.md promises of failures. Detection
+    and recovery are told in ms and in T. Exit code 1 if a promise is broken, or a process is
+    excluded by mistake.
     """
     import msgspec
 

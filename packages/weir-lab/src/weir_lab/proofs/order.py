@@ -279,8 +279,9 @@ OF_PACKETS = (
     Proof(
         "toc-chaos",
         "Processes, aggregators and leaders of the controller of weir-toc are killed with kill -9 "
-        "under load, and cables are cut, 20 times each; what is promised of failures is checked on "
-        "every message",
+        "under load, leaders also while they handle a failure, cables are cut, and processes are "
+        "stopped for 5 T and 50 T, 20 times each; what is promised of failures is checked on every "
+        "message",
         ("weir", "chaos", "toc", "--times", "20", "--json"),
         {
             "rounds": Figure("rounds"),
@@ -289,7 +290,7 @@ OF_PACKETS = (
             "false removals": Figure("false_removals"),
             **{
                 f"{kind}: {what}": Figure(f"kinds.{kind}.{path}")
-                for kind in ("process", "aggregator", "leader", "cable")
+                for kind in ("process", "aggregator", "leader", "cable", "handling", "stop")
                 for what, path in (
                     ("median ms until told", "detection_median_ms"),
                     ("median T until told", "detection_median_t"),
@@ -298,9 +299,19 @@ OF_PACKETS = (
                     ("most ms until on again", "recovery_max_ms"),
                 )
             },
+            **{
+                f"leaders killed while a failure is {what}": Figure(f"handled.{phase}")
+                for what, phase in (
+                    ("reported", "undecided"),
+                    ("decided", "unsettled"),
+                    ("settled and to be removed", "to_remove"),
+                )
+            },
+            "stall of 5 T: median T until on again": Figure("kinds.stall.recovery_median_t"),
+            "stall of 5 T: most T until on again": Figure("kinds.stall.recovery_max_t"),
         },
         (
-            Goal("rounds", "=", 80),
+            Goal("rounds", "=", 140),
             Goal("messages", "≥", 10_000),
             Goal("violations", "=", 0),
             Goal("false removals", "=", 0),
@@ -329,5 +340,25 @@ OF_PACKETS = (
         ),
         sweep=Sweep("toc-worlds", 100_000, step=1_000, at_once=2),
         seconds=2_700,
+    ),
+    Proof(
+        "toc-minute",
+        "A process of weir-toc is stopped by SIGSTOP for a minute under load, 3 times: it fails, "
+        "settles what it holds, and joins again; each message is checked",
+        ("weir", "chaos", "toc", "--kinds", "minute", "--times", "3", "--json"),
+        {
+            "rounds": Figure("rounds"),
+            "messages": Figure("messages"),
+            "violations": Figure("violations"),
+            "false removals": Figure("false_removals"),
+            "median T until told": Figure("kinds.minute.detection_median_t"),
+            "median T until on again": Figure("kinds.minute.recovery_median_t"),
+        },
+        (
+            Goal("rounds", "=", 3),
+            Goal("messages", "≥", 3_000),
+            Goal("violations", "=", 0),
+            Goal("false removals", "=", 0),
+        ),
     ),
 )

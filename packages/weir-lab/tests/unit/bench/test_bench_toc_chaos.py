@@ -1,13 +1,20 @@
-"""Kills and cuts on a packet network: their judge by transcripts, short runs of real processes."""
+"""Kills, stops and cuts on a packet network: their judge by transcripts, short real runs."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+from collections.abc import AsyncIterator
+from typing import ClassVar, cast
 
 import pytest
 
 from weir.cli.main import main
+from weir_lab.bench.toc.chaos import STOPS
+from weir_lab.bench.toc.chaos_worker import Orders, Worker
 from weir_lab.bench.toc.failures import Trace, violations
+from weir_toc import Fenced, Member, Message
 from weir_toc.endpoint.events import Service
 
 BE, R = (service.value for service in (Service.BEST_EFFORT, Service.RELIABLE))
@@ -38,7 +45,7 @@ def sound() -> Logs:
     }  # fmt: skip
 
 
-def judged(logs: Logs) -> list[str]:
+def judged(logs: Logs, stopped: tuple[int, ...] = ()) -> list[str]:
     logs[A].insert(1, ["sent", BE, 30, 3, [B]])
     traces = []
     for process, lines in logs.items():
@@ -46,7 +53,7 @@ def judged(logs: Logs) -> list[str]:
         for line in lines:
             trace.take(json.dumps(line))
         traces.append(trace)
-    return violations(traces, {DEAD: KILLED})
+    return violations(traces, {DEAD: KILLED}, stopped)
 
 
 def test_what_went_well_breaks_nothing() -> None:
@@ -98,6 +105,27 @@ def test_what_a_failed_process_sent_up_to_its_stamp_is_everybody_s() -> None:
     assert any(one.startswith("I11") for one in judged(logs))
 
 
+def test_who_was_stopped_and_goes_on_delivers_what_others_do() -> None:
+    def settled(why: str = "join again") -> Logs:
+        logs = sound()
+        logs[DEAD] += [["excluded", 4_000, why]]
+        return logs
+
+    assert judged(settled(), (DEAD,)) == []
+    without = settled()
+    without[DEAD].remove(got(R, 45, DEAD, [A, B, DEAD]))
+    assert any(one.startswith("I10") for one in judged(without, (DEAD,)))
+    assert judged(without) == []  # of one that was killed nobody knows
+    beyond = settled()
+    beyond[DEAD].insert(-1, got(R, 60, DEAD, [A, B, DEAD], 8))
+    assert any(one.startswith("I10") or one.startswith("I11") for one in judged(beyond, (DEAD,)))
+    lost = settled("join again. What it held of reliable messages is lost: nobody told")
+    assert any(one.startswith("I10") for one in judged(lost, (DEAD,)))
+    goes_on = settled()
+    goes_on[DEAD].pop()
+    assert any(one.startswith("I13") for one in judged(goes_on, (DEAD,)))
+
+
 def test_a_failure_is_told_at_one_place() -> None:
     logs = sound()
     for before in (1, 6):
@@ -134,8 +162,12 @@ def kills(kinds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == (1 if found["false_removals"] else 0)
     assert [one["kind"] for one in found["each"]] == kinds.split(",")
     for one in found["each"]:
-        assert 0 < one["detection_ms"] <= one["recovery_ms"]
-        assert bool(one["failed"]) == (one["kind"] != "leader")
+        assert (one["detection_ms"] > 0) == (one["kind"] != "stall")
+        assert one["detection_ms"] <= one["recovery_ms"] > 0
+        assert bool(one["failed"]) == (one["kind"] not in {"leader", "stall"})
+    assert sum(found["handled"].values()) == kinds.split(",").count("handling")
+    stalls = (one["recovery_t"] for one in found["each"] if one["kind"] == "stall")
+    assert all(one >= STOPS["stall"] for one in stalls)  # the barrier waits for the stopped one
     assert found["messages"] > 50
 
 
@@ -148,6 +180,50 @@ def test_a_killed_process_and_a_cut_cable_break_no_promise(
 @pytest.mark.slow
 def test_faults_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
     kills("process,aggregator,leader,cable", capsys)
+
+
+def test_stops_and_a_leader_that_dies_in_a_failure_break_no_promise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kills("handling,stall,stop", capsys)
+
+
+def test_what_a_stopped_process_holds_is_noted_behind_its_exclusion() -> None:
+    """Its streams end only once it has what others deliver of that."""
+
+    class Stopped:
+        process = 7
+        names: ClassVar[dict[str, int]] = {"a": 7}
+
+        async def send(self, parts: object) -> int:
+            raise Fenced("silent")
+
+        send_reliable = send
+
+        @property
+        async def best_effort(self) -> AsyncIterator[Message]:
+            raise Fenced("settled")
+            yield
+
+        @property
+        async def reliable(self) -> AsyncIterator[Message]:
+            for number in (1, 2):
+                await asyncio.sleep(0.01)
+                yield Message(number, 8, json.dumps([number, 5, [7]]).encode())
+            raise Fenced("settled")
+
+    async def body() -> None:
+        worker = Worker(cast(Member, Stopped()), Orders("", "a", 0, "", 1, 0.001), log)
+        with pytest.raises(ExceptionGroup) as caught:
+            await worker.run(asyncio.Event())
+        (why,) = caught.value.exceptions
+        assert isinstance(why, Fenced)
+        assert str(why) == "settled"
+
+    log = io.StringIO()
+    asyncio.run(asyncio.wait_for(body(), 10))
+    words = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [one[2] for one in words if one[0] == "got"] == [1, 2]
 
 
 def test_kills_that_are_not_possible_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

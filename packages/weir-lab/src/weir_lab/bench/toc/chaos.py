@@ -1,5 +1,5 @@
-"""Kills of real processes, aggregators and leaders of the controller, cuts of cables, and what came
-of each.
+"""Kills and stops of real processes, kills of aggregators and leaders of the controller, cuts of
+cables, and what came of each.
 
 Workers on two racks send both services to each other all the time, and write down what they are
 given. In each round one process is killed with SIGKILL, or a cable between a rack and the spine is
@@ -8,12 +8,17 @@ cut, both ways or one way: then the processes of one rack go on, and those of th
 them is given reliable messages again that were sent after the kill. Then the victim is started
 anew, or the cable heals, and the next round begins once all hear each other. At the end `failures`
 judges every message.
+
+A process can also be stopped by SIGSTOP. For 5 intervals nobody may fail, and recovery is the time
+until all are given messages again; for longer the process fails, goes on, settles what it holds,
+and joins again. And a leader can be killed while it handles the failure of a process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +35,15 @@ from weir_toc.errors import TocError
 from weir_toc.hosts.frames import addresses_of, ask_once
 from weir_toc.topology import rack_of, switch_id
 
-KINDS = ("process", "aggregator", "leader", "cable")
+#: Kinds of stops, and how long each one is in intervals. A process fails by the second one.
+STOPS = {"stall": 5, "stop": 50}
+#: What happens by default. A minute's stop takes a minute, so it is asked for.
+USUAL = ("process", "aggregator", "leader", "cable", "handling", *STOPS)
+KINDS = (*USUAL, "minute")
+_MINUTE_SECONDS = 60.0
+#: What the status shows of a failure, in this order: it is reported, decided, and answered by all.
+PHASES = ("undecided", "unsettled", "to_remove")
+_MISSED = "over"
 _RACKS, _SPINE = 2, "spine-0"
 _EXAMPLES_MAX = 20
 _LOOK_SECONDS = 0.01
@@ -43,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True):
     """So many faults of each kind among so many workers."""
 
     times: int = 20
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = USUAL
     workers: int = 4
     interval_ms: float = 20.0
     #: Seconds between the scatterings of a worker.
@@ -63,7 +76,7 @@ class Round(msgspec.Struct, frozen=True):
     """One kill or cut. Times are from it on, in ms and in intervals T.
 
     Of a leader, detection is when another one leads, and recovery when all nodes are connected to
-    it and processes hear each other.
+    it and processes hear each other. Of a stall nobody is told: detection is 0.
     """
 
     number: int
@@ -96,7 +109,11 @@ class Result(msgspec.Struct, frozen=True):
     kinds: dict[str, Times]
     messages: int
     violations: int
-    #: Processes that were excluded, and neither they nor their aggregator was killed, nor cut off.
+    #: Leaders that were killed while a failure was handled, by what the status said of it then;
+    #: `over` if it was settled before that was seen.
+    handled: dict[str, int]
+    #: Processes that were excluded, and were not killed, stopped for 50 T or longer, or cut off,
+    #: nor was their aggregator killed.
     false_removals: int
     examples: list[str]
     seconds: float
@@ -146,6 +163,9 @@ class Chaos:
         self.names = [f"w{number}" for number in range(settings.workers)]
         #: When processes were killed or cut off, or their aggregators were killed.
         self.deaths: dict[int, int] = {}
+        #: Those that were stopped for long and went on.
+        self.stopped: set[int] = set()
+        self.handled = dict.fromkeys((*PHASES, _MISSED), 0)
         self._starts = dict.fromkeys(self.names, 0)
         self._dice = random.Random(settings.seed)
 
@@ -158,8 +178,16 @@ class Chaos:
 
     def strike(self, number: int, kind: str) -> Round:
         """Let one fault of a kind happen, wait for the others, and undo it."""
-        strikes = {"process": self._kill_process, "aggregator": self._kill_aggregator,
-                   "leader": self._kill_leader, "cable": self._cut_cable}  # fmt: skip
+        strikes: dict[str, Callable[[], Struck]] = {
+            "process": self._kill_process,
+            "aggregator": self._kill_aggregator,
+            "leader": self._kill_leader,
+            "cable": self._cut_cable,
+            "handling": self._kill_both,
+            "stall": self._stall,
+            "stop": lambda: self._stop(STOPS["stop"] * self._interval),
+            "minute": lambda: self._stop(_MINUTE_SECONDS),
+        }
         victim, failed, detected, recovered = strikes[kind]()
         self._hear_each_other()
         detection, recovery = detected / _NS_PER_MS, recovered / _NS_PER_MS
@@ -179,6 +207,78 @@ class Chaos:
             victim, [self.logs.current()[victim]],
             lambda: self.made.kill(victim), lambda: self._start_worker(victim),
         )  # fmt: skip
+
+    @property
+    def _interval(self) -> float:
+        """T in seconds."""
+        return self.settings.interval_ms / 1_000
+
+    def _stall(self) -> Struck:
+        """Stop a process for less than the time after which it is silent."""
+        victim = self._dice.choice(self.names)
+
+        def stop() -> None:
+            self.made.running[victim].send_signal(signal.SIGSTOP)
+            time.sleep(STOPS["stall"] * self._interval)
+            self.made.running[victim].send_signal(signal.SIGCONT)
+
+        _, failed, _, recovered = self._strike_members(victim, [], stop, lambda: None)
+        return victim, failed, 0, recovered
+
+    def _stop(self, seconds: float) -> Struck:
+        """Stop a process for so long that it fails, and let it go on."""
+        victim = self._dice.choice(self.names)
+        process = self.made.running[victim]
+        gone = self.logs.current()[victim]
+        ends = time.monotonic() + seconds
+        self.stopped.add(gone.process)
+
+        def go_on() -> None:
+            time.sleep(max(0.0, ends - time.monotonic()))
+            process.send_signal(signal.SIGCONT)
+
+        return self._strike_members(
+            victim, [gone], lambda: process.send_signal(signal.SIGSTOP), go_on
+        )
+
+    def _kill_both(self) -> Struck:
+        """Kill a process, and the leader of the controller while it handles that failure."""
+        victim = self._dice.choice(self.names)
+        leader = self._leader()
+        assert leader is not None
+        member = f"controller-{leader['member']}"
+        wanted = PHASES[sum(self.handled.values()) % len(PHASES)]
+
+        found = _MISSED
+
+        def strike() -> None:
+            nonlocal found
+            self.made.kill(victim)
+            found = self._wait_for_phase(leader, wanted)
+            self.made.kill(member)
+
+        def undo() -> None:
+            self._start_worker(victim)
+            self.made.start_member(leader["member"])
+
+        gone = [self.logs.current()[victim]]
+        _, failed, detected, recovered = self._strike_members(victim, gone, strike, undo)
+        self.handled[found] += 1
+        return f"{victim} and {member}, {found}", failed, detected, recovered
+
+    def _wait_for_phase(self, leader: Mapping[str, Any], wanted: str) -> str:
+        """Wait until a leader handles a failure so far, and return that; or until it has handled
+        the failure and that was not seen.
+        """
+        address = addresses_of(self.made.url)[leader["member"] - 1]
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until:
+            found = asyncio.run(ask_once(address, {"op": "status"}))
+            if found[wanted]:
+                return wanted
+            if found["failed"] > leader["failed"] and not any(found[one] for one in PHASES):
+                return _MISSED
+        raise CrewFailed(f"no failure was found in {PATIENCE_SECONDS:g} s")
 
     def _kill_aggregator(self) -> Struck:
         """Kill the aggregator of a rack, with which its workers fail."""
@@ -315,7 +415,7 @@ def measure(settings: Settings, folder: Path, tell: Callable[[Round], None]) -> 
             tell(rounds[-1])
         chaos.end()
     traces, deaths = chaos.logs.traces, chaos.deaths
-    found = violations(traces, deaths)
+    found = violations(traces, deaths, chaos.stopped)
     excluded = {one.process for one in traces if one.is_excluded}
     told = {one.process for trace in traces for one in trace.told}
     return Result(
@@ -323,6 +423,7 @@ def measure(settings: Settings, folder: Path, tell: Callable[[Round], None]) -> 
         kinds={kind: _times(one for one in rounds if one.kind == kind) for kind in settings.kinds},
         messages=sum(len(trace.got) for trace in traces),
         violations=len(found),
+        handled=chaos.handled,
         false_removals=len((excluded | told) - deaths.keys()),
         examples=found[:_EXAMPLES_MAX],
         seconds=round(time.monotonic() - began, 1),

@@ -8,7 +8,7 @@ log, with a JSON array a line. Times are nanoseconds of the clock that all proce
     ["got", service, stamp, source, number, called, [process, ...], now]
     ["lost", service, stamp, to, reason]               SendFailed
     ["failed", process, stamp, now]                    ProcessFailed
-    ["excluded", now]
+    ["excluded", now, why]
     ["end"]                                            all that was sent by anybody is here
 
 A payload says the number of its scattering, when it was called, and who gets a part. A line on
@@ -65,6 +65,8 @@ class Worker:
         self._failed: set[int] = set()
         self._ended: set[int] = set()
         self._news = asyncio.Event()
+        #: Why nothing will come any more, once a stream has ended.
+        self._fenced: Fenced | None = None
 
     def note(self, *facts: object) -> None:
         """Write a line, at once: this process may be killed."""
@@ -77,7 +79,14 @@ class Worker:
         return sorted({*self.me.names.values()} - self._failed)
 
     async def take(self, stream: EventStream, service: Service) -> None:
-        """Note all events of a service."""
+        """Note all events of a service, also those that come behind the exclusion."""
+        try:
+            await self._take(stream, service)
+        except Fenced as why:
+            self._fenced = why
+            self._news.set()
+
+    async def _take(self, stream: EventStream, service: Service) -> None:
         async for event in stream:
             if isinstance(event, Message):
                 number, called, to = json.loads(event.payload)
@@ -115,21 +124,32 @@ class Worker:
             await asyncio.sleep(self._dice.uniform(0, 2 * self.orders.pause_s))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Do all of it. Raises a group with `Fenced` when this process is excluded."""
+        """Do all of it. Raises a group with `Fenced` when this process is excluded, once all is
+        noted that it delivers.
+        """
         self.note("joined", self.me.process, monotonic_ns())
         async with asyncio.TaskGroup() as tasks:
             takers = [tasks.create_task(self.take(self.me.best_effort, Service.BEST_EFFORT)),
                       tasks.create_task(self.take(self.me.reliable, Service.RELIABLE))]  # fmt: skip
-            await self.load(stop)
-            await self.me.drain(60.0)
-            while not await self.send(Service.RELIABLE, LAST, self.here):
-                await asyncio.sleep(self.orders.pause_s)
-            while not self._ended.issuperset(self.here):
-                self._news.clear()
-                await self._news.wait()
-            self.note("end")
+            try:
+                await self._work(stop)
+            except Fenced:
+                await asyncio.wait(takers)  # what others deliver of what it holds comes yet
+                raise self._fenced or Fenced("the streams have ended without a word") from None
             for taker in takers:
                 taker.cancel()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        await self.load(stop)
+        await self.me.drain(60.0)
+        while not await self.send(Service.RELIABLE, LAST, self.here):
+            await asyncio.sleep(self.orders.pause_s)
+        while not self._ended.issuperset(self.here):
+            self._news.clear()
+            if self._fenced is not None:
+                raise self._fenced
+            await self._news.wait()
+        self.note("end")
 
 
 async def main(orders: Orders) -> None:
@@ -160,8 +180,8 @@ async def live(orders: Orders, path: Path, stop: asyncio.Event) -> None:
             try:
                 await worker.run(stop)
                 await asyncio.Event().wait()  # its leaving would be a failure to the others
-            except* Fenced:
-                worker.note("excluded", monotonic_ns())
+            except* Fenced as group:
+                worker.note("excluded", monotonic_ns(), str(group.exceptions[0]))
 
 
 if __name__ == "__main__":

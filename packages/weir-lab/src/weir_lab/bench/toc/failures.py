@@ -3,7 +3,8 @@
 The promises are those of docs/PACKETS.md, and are called as in `weir sim toc`:
 
 * I4: pairs of stamp and sender rise in each service. I8: what is delivered was sent, to these.
-* I10: of a reliable scattering all correct receivers deliver their parts, or none does.
+* I10: of a reliable scattering all receivers that are correct, or were stopped and go on, deliver
+  their parts, or none does.
 * I11: nothing of a failed process above its failure stamp is delivered, and all at or below is.
 * I12: a sender that goes on is told of a failure, or its parts are delivered, never both.
 * I13: each process is told once of a failure, at its place: behind all that is at or below its
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir_toc.endpoint.events import Service
 
 RELIABLE = Service.RELIABLE.value
+#: What `Fenced` says if the controller did not tell what others deliver.
+_UNSETTLED = "is lost"
 #: A scattering by its service, its stamp and its sender.
 Key = tuple[int, int, int]
 
@@ -60,6 +63,8 @@ class Trace:
     #: Stamps of the reliable messages, in the order in which they were given.
     reliable: list[int] = field(default_factory=list)
     is_excluded: bool = False
+    #: Whether it was not told what others deliver of what it held.
+    is_unsettled: bool = False
     #: Whether it was there to the end: a correct process.
     has_ended: bool = False
     violations: list[str] = field(default_factory=list)
@@ -83,6 +88,7 @@ class Trace:
             self.told.append(Told(process, stamp, at, len(self.reliable)))
         elif word == "excluded":
             self.is_excluded = True
+            self.is_unsettled = _UNSETTLED in rest[-1]
         else:
             self.has_ended = True
 
@@ -125,11 +131,14 @@ class Trace:
                 yield key, got
 
 
-def violations(traces: Sequence[Trace], deaths: Mapping[int, int]) -> list[str]:
+def violations(
+    traces: Sequence[Trace], deaths: Mapping[int, int], stopped: Collection[int] = ()
+) -> list[str]:
     """Return all promises that are broken, in sentences.
 
-    `deaths` says when processes were killed or cut off, by the clock of the traces. All that live
-    must have ended.
+    `deaths` says when processes were killed, stopped or cut off, by the clock of the traces. Those
+    of them that were `stopped` went on later: they deliver what the correct ones do of what they
+    were sent before. All that live must have ended.
     """
     correct = {one.process: one for one in traces if one.has_ended}
     all_of = {one.process: one for one in traces}
@@ -145,7 +154,9 @@ def violations(traces: Sequence[Trace], deaths: Mapping[int, int]) -> list[str]:
             found.append(f"I13 {process} is said to have failed, and it goes on")
     failed = {process: max(several) for process, several in stamps.items()}
     found += _integrity(traces, all_of)
-    found += _atomic(traces, correct, failed)
+    recovered = {one: all_of[one] for one in stopped}
+    found += _recovered(recovered)
+    found += _atomic(traces, correct | recovered, failed)
     found += _settled(correct, all_of, failed)
     for trace in correct.values():
         found += _told(trace, deaths)
@@ -163,6 +174,14 @@ def _integrity(traces: Iterable[Trace], all_of: Mapping[int, Trace]) -> Iterator
                 yield f"I8 {trace.process} was given {got} at {key}, and {sent} was sent"
             elif sent is None and (sender is None or sender.has_ended):
                 yield f"I8 {trace.process} was given {key}, which was never sent"
+
+
+def _recovered(recovered: Mapping[int, Trace]) -> Iterator[str]:
+    for process, trace in recovered.items():
+        if not trace.is_excluded:
+            yield f"I13 {process} was stopped for long, and was not excluded"
+        elif trace.is_unsettled:
+            yield f"I10 {process} was stopped, and was not told what others deliver"
 
 
 def _atomic(
