@@ -169,6 +169,10 @@ def power(
     bugs: Annotated[
         str, typer.Option(help="Only these planted bugs: names with commas between.")
     ] = "",
+    first: Annotated[int, typer.Option(min=0, help="The first of them, by its place.")] = 0,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="How many of them. [default: all that follow]")
+    ] = None,
     worlds: Annotated[int, typer.Option(min=1, help="Worlds to play with each at most.")] = 200,
     enough: Annotated[int, typer.Option(min=1, help="Catches after which one is done.")] = 5,
     jobs: Jobs = 1,
@@ -195,6 +199,9 @@ def power(
         raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--bugs")
     _check_libraries()
     chosen = [bug for bug in MUTANTS if not only or bug.name in only]
+    chosen = chosen[first : None if count is None else first + count]
+    if not chosen:
+        raise typer.BadParameter("no planted bug has this place", param_hint="--first")
     book = Kept(kept, worlds_hash() if kept else "", worlds, enough)
     found = [known for bug in chosen if (known := book.known.get(bug.name)) is not None]
     left = [bug for bug in chosen if bug.name not in book.known]
@@ -208,7 +215,8 @@ def power(
     if as_json:
         import msgspec
 
-        settings = {"bugs": only, "worlds": worlds, "enough": enough, "jobs": jobs}
+        settings = {"bugs": only, "first": first, "count": count, "worlds": worlds}
+        settings |= {"enough": enough, "jobs": jobs}
         results = {**msgspec.structs.asdict(whole), "bugs": found}
         print_measured("weir.sim.power/1", settings, results)
     else:

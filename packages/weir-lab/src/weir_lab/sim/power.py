@@ -28,6 +28,9 @@ WORLDS = 200
 RARE = 10
 #: Of a normal distribution: 95 % lie within so many standard deviations.
 _Z = 1.959964
+#: For how many seconds a bug is played at most. The clock alone ends it, so that the share of the
+#: worlds until then is as good an estimate, with a wider interval.
+LONGEST_S = 800.0
 #: So many of the bugs that are caught least are told by name.
 _WEAKEST = 10
 
@@ -73,8 +76,11 @@ class Powers(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def measure(bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH) -> Power:
-    """Play one bug until `enough` worlds have caught it, or so many `worlds` were played.
+def measure(
+    bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH, longest_s: float = LONGEST_S
+) -> Power:
+    """Play one bug until `enough` worlds have caught it, or so many `worlds` were played, or
+    `longest_s` seconds are over.
 
     Worlds in which none of its promises was at stake are played, and do not count; there are at
     most `RARE` times as many.
@@ -86,6 +92,8 @@ def measure(bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH) -> Power:
         by_source = patch.touched >= 0
         for seed in count():
             if counted == worlds or len(caught) == enough or played == worlds * RARE:
+                break
+            if played and time.perf_counter() - began > longest_s:
                 break
             before = patch.touched
             outcome = run_drawn(seed)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_of
+from typer.testing import CliRunner
 
+from weir_lab.cli.sim import app
 from weir_lab.sim import power
 from weir_lab.sim.mutants.planting import Mutant, Patch
 from weir_lab.sim.mutants.registry import MUTANTS
@@ -40,6 +43,37 @@ def test_five_catches_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.percent == pytest.approx(100 * 4 / 14, abs=0.01)
     assert found.low < found.percent < found.high
     assert not found.is_rare
+
+
+def test_a_bug_is_not_played_for_longer_than_a_step_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(power, "run_drawn", lambda seed: played(seed, False, True))
+    assert measure(BUG, longest_s=0).played == 1, "one world at least"
+    assert measure(BUG, worlds=3).played == 3
+
+
+def test_the_verb_measures_those_at_the_places_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[str] = []
+
+    def many(bugs: Sequence[Mutant], *rest: object) -> Iterator[Power]:
+        measured.extend(bug.name for bug in bugs)
+        yield from (replace_of(POWER, name=bug.name) for bug in bugs)
+
+    monkeypatch.setattr(power, "measure_many", many)
+
+    def run(*words: str) -> int:
+        return CliRunner().invoke(app, ["power", *words, "--json"]).exit_code
+
+    names = [bug.name for bug in MUTANTS]
+    assert run("--first", "3", "--count", "2") == 0
+    assert measured == names[3:5]
+    measured.clear()
+    assert run("--first", str(len(names) - 1)) == 0
+    assert measured == names[-1:]
+    assert run("--first", str(len(names))) == 2
 
 
 def test_worlds_in_which_it_could_not_be_seen_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
