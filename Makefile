@@ -87,6 +87,10 @@ proof-parts: $(STAMP) ## Attack parts of the broker without a node; STALE=1 for 
 proof-peers: $(STAMP) ## Compare the broker with other brokers; STALE=1 for some
 	$(PROOF)
 
+.PHONY: proof-power
+proof-power: $(STAMP) ## Measure in how many worlds each planted bug is caught; STALE=1 for some
+	$(PROOF)
+
 .PHONY: proof-packets
 proof-packets: $(STAMP) ## Measure weir-toc and play its worlds; STALE=1 for some
 	$(PROOF)

@@ -13,7 +13,7 @@ from weir_lab.proofs.order import OF_ORDER, OF_PACKETS
 from weir_lab.proofs.parts import OF_PARTS
 from weir_lab.proofs.peers import OF_PEERS, OLDEST_SPARK
 from weir_lab.proofs.sets import OF_LINKS, OF_MACHINES, OF_SETS
-from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_WORLDS
+from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_POWER, OF_WORLDS
 
 #: What a request may cost, by the names that `weir bench journey` prints.
 JOURNEYS = {
@@ -390,6 +390,12 @@ TARGETS = (
         "virtual machines, and runs Spark's tests with the oldest PySpark",
         90,
         (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK),
+    ),
+    Target(
+        "proof-power",
+        "plants bugs, and measures in how many worlds each is caught",
+        125,
+        OF_POWER,
     ),
     Target("proof-packets", "measures weir-toc and plays its worlds", 120, OF_PACKETS),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
 
 Compare = Callable[[float, float], bool]
@@ -30,7 +31,7 @@ class Figure:
     path: str
     over: str = ""
     highest: bool = False
-    whole: Literal["sum", "least", "most", "mean"] = "sum"
+    whole: Literal["sum", "least", "most", "mean", "median"] = "sum"
 
     def of_steps(self, values: Sequence[float]) -> float:
         """Return the figure of a sweep whose steps came to these values."""
@@ -43,6 +44,8 @@ class Figure:
                 return max(values)
             case "mean":
                 return sum(values) / len(values)
+            case "median":
+                return median(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Proof:
     The path `passed` is the number of tests that passed, as pytest prints it.
     A command, or each step of a `sweep`, may take `timeout_s` at most. `seconds` is an estimate of
     how long all of it takes on two idle cores; it counts until a run with this command is kept.
+    `named` is a list in the output, and a figure of each of its items, as in bugs.percent: the page
+    shows the items with the lowest by their names.
     """
 
     name: str
@@ -94,6 +99,7 @@ class Proof:
     timeout_s: float = STEP_SECONDS_MAX
     sweep: Sweep | None = None
     seconds: float | None = None
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ MISSED = "missed: "
 Kept = Mapping[str, Any]
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one proof came to, once. `code` is a hash, `loaded` names what it was made of."""
 
     proof: str
@@ -49,9 +49,10 @@ class Row(msgspec.Struct, frozen=True):
     date: str
     code: str = ""
     loaded: str = ""
+    named: dict[str, float] = {}
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one step of a sweep came to."""
 
     sweep: str
@@ -65,6 +66,7 @@ class Step(msgspec.Struct, frozen=True):
     date: str
     code: str
     loaded: str
+    named: dict[str, float] = {}
 
 
 class Ledger:

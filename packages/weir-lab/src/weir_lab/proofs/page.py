@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weir_lab.proofs.claims import Proof, Target
@@ -11,7 +11,7 @@ from weir_lab.proofs.ledger import Kept, Ledger, is_met, missed, shown
 _HEAD = """\
 # Proof
 
-This page lists every figure that weir claims, and the command that measures it. Five targets of
+This page lists every figure that weir claims, and the command that measures it. Six targets of
 make run them, each within a time on two idle cores that the list below shows. All of them start
 with the proofs that are stale. You can interrupt a target and start it again: it continues with
 the next proof, and within a sweep with the next hundred seeds. No single command takes longer than
@@ -34,6 +34,10 @@ The columns of the table:
 A run is kept only if the working tree has no uncommitted changes. Other work on the machine makes
 the figures worse, so the list below shows the load before each run.
 """
+
+
+#: So many of what has a figure of its own are shown by name.
+_LEAST = 10
 
 
 class _Line(NamedTuple):
@@ -131,8 +135,15 @@ def _how(line: _Line) -> str:
         f"* **{line.proof.name}**: {line.proof.what}. Measured by `{shown(line.proof)}` in "
         f"{row['seconds']:g} s, at commit {row['commit']}; the load before was "
         f"{row['load_before']:g}."
-        f"{f' **{_cell(failure)}**' if failure else ''}"
+        f"{f' **{_cell(failure)}**' if failure else ''}{_least(row.get('named', {}))}"
     )
+
+
+def _least(named: Mapping[str, float]) -> str:
+    if not named:
+        return ""
+    lowest = sorted(named.items(), key=lambda one: (one[1], one[0]))[:_LEAST]
+    return " The lowest: " + ", ".join(f"{name} {_number(value)}" for name, value in lowest) + "."
 
 
 def _machines(lines: Sequence[_Line]) -> Iterator[str]:

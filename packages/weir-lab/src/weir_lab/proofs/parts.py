@@ -85,12 +85,4 @@ OF_PARTS: tuple[Proof, ...] = (
         Goal("ms at most", "≤", 5),
         seconds=120,
     ),
-    Proof(
-        "mutants",
-        "One rule of the code is removed at a time, and each time the simulation finds a "
-        "broken promise",
-        ("weir", "sim", "mutants", "--jobs", "2", "--json"),
-        {one: Figure(one) for one in ("planted", "caught", "missed")},
-        (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
-    ),
 )

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class Ran:
     seconds: float
     load_before: float
     loaded: list[str]
+    named: dict[str, float] = field(default_factory=dict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +138,7 @@ def prove(proof: Proof, root: Path, ledger: Ledger) -> Row:
         date=_now(),
         code=ledger.hash(proof, ran.loaded),
         loaded=ledger.note_loaded(ran.loaded),
+        named=ran.named,
     )
 
 
@@ -173,6 +175,7 @@ def _sweep(proof: Proof, root: Path, ledger: Ledger) -> Ran:
         seconds=round(sum(one["seconds"] for one in steps) / sweep.at_once, 1),
         load_before=max(one["load_before"] for one in steps),
         loaded=sorted({name for one in steps for name in ledger.loaded(one["loaded"])}),
+        named={name: value for one in steps for name, value in one.get("named", {}).items()},
     )
 
 
@@ -190,6 +193,7 @@ def _step(proof: Proof, seed: int, ran: Ran, root: Path, ledger: Ledger) -> Step
         date=_now(),
         code=ledger.hash(proof, ran.loaded),
         loaded=ledger.note_loaded(ran.loaded),
+        named=ran.named,
     )
 
 
@@ -206,7 +210,8 @@ def _measure(proof: Proof, root: Path, seeds: Mapping[str, str] | None = None) -
         code = loaded_code(root, _read(loaded).splitlines(), words)
     _check_clean(root)
     found = read(proof, output, [json.loads(line) for line in from_tests])
-    return Ran(found, failure, round(seconds, 1), round(load, 2), code)
+    named = read_named(proof, output)
+    return Ran(found, failure, round(seconds, 1), round(load, 2), code, named)
 
 
 def _check_clean(root: Path) -> None:
@@ -291,6 +296,14 @@ def read(
         return figures
     found = parsed(output)
     return {name: _figure(found, figure) for name, figure in proof.figures.items()}
+
+
+def read_named(proof: Proof, output: str) -> dict[str, float]:
+    """Return the figures of what the output names; none where it names nothing."""
+    things, _, figure = proof.named.partition(".")
+    found = parsed(output)
+    listed = found.get(things, []) if isinstance(found, dict) else []
+    return {str(one["name"]): float(one[figure]) for one in listed}
 
 
 def _runs_tests(proof: Proof) -> bool:

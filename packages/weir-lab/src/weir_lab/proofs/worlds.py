@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, tests
 from weir_lab.sim.checkers.exercised import OF_SETS
+from weir_lab.sim.mutants.registry import MUTANTS
 
 #: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
 _FIRST = 1_000
@@ -137,3 +138,45 @@ OF_WORLDS = (
         WEIR_RAFT_SEEDS="4000",
     ),
 )  # fmt: skip
+
+#: What the worlds can find at all.
+OF_POWER = (
+    Proof(
+        "mutants",
+        "One rule of the code is removed at a time, and each time the simulation finds a "
+        "broken promise",
+        ("weir", "sim", "mutants", "--jobs", "2", "--json"),
+        {one: Figure(one) for one in ("planted", "caught", "missed")},
+        (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
+    ),
+    Proof(
+        "power",
+        "In how many of 100 worlds of the default distribution each planted bug is caught, of "
+        "those in which a promise of it is at stake. Each is played until five worlds have caught "
+        "it, 200 were played, or 800 s are over. Seconds are those of one core",
+        ("weir", "sim", "power", "--first", "{SEED}", "--count", "{SEEDS}", "--json"),
+        {
+            "planted": Figure("planted"),
+            "caught %, median": Figure("median_caught", whole="median"),
+            "caught %, least": Figure("least_caught", whole="least"),
+            "missed": Figure("missed"),
+            "at stake in too few worlds": Figure("rare"),
+            "not touched": Figure("untouched"),
+            "seconds": Figure("seconds"),
+        },
+        (
+            Goal("planted", "=", len(MUTANTS)),
+            Goal("caught %, median", "≥", 20),
+            Goal("caught %, least", "≥", 0.1),
+            Goal("missed", "=", 0),
+            Goal("at stake in too few worlds", "=", 0),
+            Goal("not touched", "=", 0),
+            # Two hours of two cores.
+            Goal("seconds", "≤", 14_400),
+        ),
+        # A bug each, so that no step lasts longer than one may be played.
+        sweep=Sweep("power", len(MUTANTS), step=1, at_once=2),
+        seconds=7_200,
+        named="bugs.percent",
+    ),
+)

@@ -17,7 +17,10 @@ from weir_lab.proofs import run as proving
 from weir_lab.proofs.catalogue import PROOFS, TARGETS
 from weir_lab.proofs.claims import NONE_LOST, Figure, Proof, Target
 from weir_lab.proofs.ledger import Ledger, missed, shown
-from weir_lab.proofs.run import command, parsed, plain, read, selected
+from weir_lab.proofs.run import command, parsed, plain, read, read_named, selected
+from weir_lab.sim import power
+from weir_lab.sim.checkers.exercised import OF_SETS
+from weir_lab.sim.mutants.registry import MUTANTS
 
 ROOT = Path(__file__).parents[5]
 OUTPUT = {"a": 2, "runs": [{"s": 4.0, "lost": 0}, {"s": 1.0, "lost": 3}]}
@@ -141,6 +144,30 @@ def test_a_bar_is_missed_by_what_is_worse(
     worse = value * (0.99 if relation == "≥" else 1.01)
     assert f"{figure} {relation} {value:,g}" in missed(PROOFS[name], {figure: worse})
     assert f"{figure} {relation} {value:,g}" not in missed(PROOFS[name], {figure: value})
+
+
+def test_ten_thousand_worlds_are_of_the_default_distribution() -> None:
+    row = PROOFS["drawn-seeds"]
+    assert "--shape" not in row.words
+    assert row.sweep is not None
+    assert row.sweep.seeds == 10_000
+    assert row in selected("", "proof-worlds")
+    goals = {goal.figure: (goal.relation, goal.value) for goal in row.goals}
+    assert goals["violations"] == ("=", 0)
+    for promise in OF_SETS:
+        assert goals[f"worlds of {promise}"] == ("≥", 2_000)
+
+
+def test_each_planted_bug_is_a_step_of_power() -> None:
+    row = PROOFS["power"]
+    assert row.sweep is not None
+    assert (row.sweep.seeds, row.sweep.step) == (len(MUTANTS), 1)
+    assert row.timeout_s > power.LONGEST_S
+    found = read(row, json.dumps({"planted": 1, "median_caught": 2.5, "bugs": []}))
+    assert "caught %, median ≥ 20" in missed(row, found)
+    told = {"bugs": [{"name": "a", "percent": 2.5}, {"name": "b", "percent": 50}]}
+    assert read_named(row, json.dumps(told)) == {"a": 2.5, "b": 50}
+    assert read_named(row, "no JSON") == {}
 
 
 def test_no_sweep_plays_what_another_of_its_target_plays() -> None:

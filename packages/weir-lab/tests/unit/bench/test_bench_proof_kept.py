@@ -340,6 +340,28 @@ def test_two_steps_of_a_sweep_run_at_once(root: Path) -> None:
     assert row.seconds == pytest.approx(sum(steps) / 2, abs=0.1)
 
 
+def test_the_lowest_of_what_a_sweep_names_stand_on_the_page(root: Path) -> None:
+    words = script(
+        "import json; seed = int(sys.argv[1]);"
+        "bugs = [{'name': f'bug-{seed}', 'percent': 90 - 5 * seed}];"
+        "print(json.dumps({'caught': 90 - 5 * seed, 'bugs': bugs}))"
+    )
+    figures = {
+        "median": Figure("caught", whole="median"),
+        "least": Figure("caught", whole="least"),
+    }
+    sweep = Sweep("some", 11, step=1, at_once=2)
+    proof = Proof("p", "", (*words, "{SEED}"), figures, sweep=sweep, named="bugs.percent")
+    row = proven(proof, root)
+    assert row.figures == {"median": 65, "least": 40}
+    assert len(row.named) == 11
+    text = page([proof], Ledger(root))
+    assert " The lowest: bug-10 40, bug-9 45, bug-8 50, bug-7 55, bug-6 60, " in text
+    assert "bug-1 85." in text, "ten of them"
+    assert "bug-0" not in text
+    assert "The lowest" not in page([speaking("{}")], Ledger(root))
+
+
 def test_every_step_ends_within_a_quarter_of_an_hour() -> None:
     assert all(proof.timeout_s <= 900 for proof in PROOFS.values())
 
