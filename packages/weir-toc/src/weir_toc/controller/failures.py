@@ -43,8 +43,9 @@ from weir_toc.controller.sides import heaviest_side
 from weir_toc.topology import Link, Routes, Topology, rack_of
 
 #: Of so many processes that failed last it is kept what they must not deliver, if they come back,
-#: and so many ranges of stamps of each.
-RETURNING_MAX, RANGES_KEPT = 64, 100_000
+#: and so many ranges of stamps of each. No budget of a receiver has room for as many messages, and
+#: the answer to one that comes back fits in a frame.
+RETURNING_MAX, RANGES_KEPT = 64, 10_000
 #: One direction of a link: the switch that listens, and its neighbour.
 Port = tuple[int, int]
 

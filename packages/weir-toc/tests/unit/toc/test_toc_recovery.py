@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from rigs.one_rack import OneRack, T
 from weir_toc import packet as wire
+from weir_toc.controller.codec import decisions_to, report_to
 from weir_toc.controller.entries import Decide, Decisions, InputSilent, ProcessJoined, Recalled
 from weir_toc.controller.failures import RANGES_KEPT, RETURNING_MAX, FailureState
 from weir_toc.controller.records import Founded, Reported, Returned
 from weir_toc.controller.state import ControllerState
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
+    EndpointConfig,
     Event,
     Left,
     Message,
@@ -19,6 +21,7 @@ from weir_toc.endpoint.events import (
     Settled,
     Undeliverable,
 )
+from weir_toc.hosts.frames import FRAME_BYTES_MAX, REQUEST_BYTES_MAX, framed_json
 from weir_toc.topology import Topology
 
 R = Service.RELIABLE
@@ -261,6 +264,28 @@ def test_too_many_ranges_are_not_kept() -> None:
     state.apply(Recalled(A, C, ((1, 1),)))
     assert state.decisions(C, []) is None
     assert state.decisions(4, []) is not None
+
+
+def test_all_that_a_budget_has_room_for_is_kept() -> None:
+    assert EndpointConfig().reorder_budget // wire.cost_of(0) < RANGES_KEPT
+
+
+def test_an_answer_with_the_largest_numbers_fits_in_a_frame() -> None:
+    """As many ranges as are kept, and as many failed senders as one can ask about."""
+    largest = (1 << 63) - 1
+    state = failed(C)
+    process = (1 << 31) - 1
+    ranges = tuple((largest, largest) for _ in range(RANGES_KEPT))
+    state.apply(Recalled(process, C, ranges))
+    senders = range(1, 15_000)
+    returned = report_to(Returned(C, 0, tuple(senders)))
+    assert len(framed_json({"op": "report", "report": returned})) > REQUEST_BYTES_MAX
+    state.failed.update(dict.fromkeys(senders, largest))
+    found = state.decisions(C, senders)
+    assert found is not None
+    assert len(found.recalled) == RANGES_KEPT
+    answer = {"op": "done", "number": largest, "decided": True, **decisions_to(found)}
+    assert len(framed_json(answer)) <= FRAME_BYTES_MAX
 
 
 def test_only_a_sender_says_what_it_has_recalled() -> None:
