@@ -20,6 +20,7 @@ _OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
 _RECEIVING = "weir_toc.endpoint.receiving"
 _SENDING = "weir_toc.endpoint.sending"
+_STREAMS = "weir_toc.endpoint.streams"
 _FAILURES = "weir_toc.controller.failures"
 
 
@@ -91,7 +92,7 @@ MUTANTS = (
     Mutant("a damaged packet is taken", _PACKET,
            "checksum(data) != int.from_bytes(data[36:40], \"big\")", "False", 0,
            ("I8", "I1", "I4", "I9", "I12")),
-    Mutant("a message is delivered without its last fragments", _RECEIVING,
+    Mutant("a message is delivered without its last fragments", _STREAMS,
            "len(self.fragments) == self.last - self.first + 1", "True", 0, ("I8", "I9")),
     Mutant("nothing is sent again", _SENDING,
            "for psn, one in self._first_packets(flow, Service.RELIABLE, sent.items()):",
@@ -110,7 +111,7 @@ MUTANTS = (
     Mutant("numbers of packets are compared without unwrapping", _PACKET,
            "return near + ((low - near + _PSN_HALF) & _PSN_LOW) - _PSN_HALF", "return low", 1,
            ("I9", "I4", "I16")),
-    Mutant("an ACK tells of all that ever came", _RECEIVING,
+    Mutant("an ACK tells of all that ever came", _STREAMS,
            "least = self.top - span", "least = 0", 1, ("I9",)),
     Mutant("a best effort packet without an ACK is forgotten", _SENDING,
            "self._give_up(one.scattering, one.part, Reason.LOST)",

@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import cast
 
@@ -30,6 +29,7 @@ from weir_toc.endpoint.events import (
     Service,
 )
 from weir_toc.endpoint.outbox import Outbox
+from weir_toc.endpoint.streams import Assembly, Source, Stream
 from weir_toc.packet import Acknowledgement, Packet, Run, unwrap_psn
 
 #: Above the number of every process, also of one that has failed.
@@ -45,138 +45,6 @@ _TOLD_PACKETS = 1 << 30
 DELIVERED_MAX = 512
 #: A sender that has not confirmed a smaller window is asked again after so many intervals.
 _ASK_AGAIN = 10
-
-
-class Seen:
-    """A set of sequence numbers as disjoint intervals, the lowest first."""
-
-    __slots__ = ("_ends", "_firsts")
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._ends: list[int] = []
-
-    def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._firsts, number) - 1
-        return at >= 0 and number < self._ends[at]
-
-    @property
-    def top(self) -> int:
-        """One more than the highest number; 0 if there is none."""
-        return self._ends[-1] if self._ends else 0
-
-    @property
-    def through(self) -> int:
-        """All numbers below are in the set."""
-        return self._ends[0] if self._firsts and not self._firsts[0] else 0
-
-    def add(self, first: int, count: int = 1) -> None:
-        """Add `count` numbers from `first` on."""
-        firsts, ends = self._firsts, self._ends
-        end = first + count
-        if ends and ends[-1] == first:
-            ends[-1] = end  # nearly all packets come in order
-            return
-        lo = bisect_right(ends, first - 1)
-        hi = bisect_right(firsts, end)
-        if lo < hi:
-            first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
-        firsts[lo:hi], ends[lo:hi] = [first], [end]
-
-    def newest(self, count: int, span: int) -> tuple[tuple[int, int], ...]:
-        """Return the highest `count` intervals as pairs of a first number and a length.
-
-        Of these, only what lies among the `span` numbers below `top` is returned.
-        """
-        least = self.top - span
-        pairs = zip(self._firsts[-count:], self._ends[-count:], strict=True)
-        found = ((max(first, least), end) for first, end in pairs if end > least)
-        return tuple((first, end - first) for first, end in found)
-
-    def oldest(self, count: int) -> tuple[tuple[int, int], ...]:
-        """Return the lowest `count` intervals above the first one that begins at 0."""
-        skip = 1 if self.through else 0
-        pairs = zip(self._firsts[skip : skip + count], self._ends[skip : skip + count], strict=True)
-        return tuple((first, end - first) for first, end in pairs)
-
-    def forget(self, keep: int) -> None:
-        """Drop all but the highest `keep` intervals."""
-        del self._firsts[:-keep], self._ends[:-keep]
-
-
-@dataclass(slots=True, eq=False)
-class Assembly:
-    """A message of which not all fragments have come."""
-
-    fragments: dict[int, bytes] = field(default_factory=dict)
-    first: int | None = None
-    last: int | None = None
-
-    @property
-    def cost(self) -> int:
-        """What its fragments take of the budget, in bytes."""
-        return sum(len(one) + wire.PACKET_COST for one in self.fragments.values())
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all fragments from the first to the last are here."""
-        if self.first is None or self.last is None:
-            return False
-        return len(self.fragments) == self.last - self.first + 1
-
-
-@dataclass(slots=True)
-class Stream:
-    """What one sender sent by one service."""
-
-    seen: Seen = field(default_factory=Seen)
-    #: All packets below are out of memory.
-    released: int = 0
-    #: Recalled messages above `released`: the end of each by its first packet.
-    gone: dict[int, int] = field(default_factory=dict)
-    assemblies: dict[int, Assembly] = field(default_factory=dict)
-    packets: int = 0
-    marked: int = 0
-    #: Whether an ACK is due at the end of this burst, and whether one is by the next tick.
-    ack_now: bool = False
-    ack_soon: bool = False
-
-    @classmethod
-    def beginning(cls, first_psn: int) -> Stream:
-        """Return a stream of which all packets below `first_psn` are gone."""
-        stream = cls(released=first_psn)
-        if first_psn:
-            stream.seen.add(0, first_psn)
-        return stream
-
-
-@dataclass(slots=True)
-class Source:
-    """One sender as its receiver sees it."""
-
-    process: int
-    best_effort: Stream
-    reliable: Stream
-    #: The window it was told, and the largest one that it may still use.
-    told: int = 0
-    granted: int = 0
-    asked_at: int = 0
-    #: How many ACKs it was sent, and which one was the first to tell it this window.
-    acks: int = 0
-    told_since: int = 0
-    #: Bytes in memory, and bytes released since the last ACK.
-    buffered: int = 0
-    unreported: int = 0
-
-    @classmethod
-    def beginning(cls, process: int, first_psn: int) -> Source:
-        """Return a sender of which nothing has come yet."""
-        streams = Stream.beginning(first_psn), Stream.beginning(first_psn)
-        return cls(process, *streams, acks=first_psn)
-
-    def stream(self, service: Service) -> Stream:
-        """Return what came by one service."""
-        return self.best_effort if service is Service.BEST_EFFORT else self.reliable
 
 
 #: As `Row`; a failure has no packets.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_toc.endpoint.receiving import Seen
+from weir_toc.endpoint.streams import Seen
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5))), st.integers(1, 50))
