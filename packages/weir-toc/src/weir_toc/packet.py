@@ -67,6 +67,8 @@ END = 1
 ECN = 2
 #: The first fragment of a message.
 BEGIN = 4
+#: The only fragment of a message.
+WHOLE = BEGIN | END
 #: In an ACK: the sender must tell by CONNECT that it keeps the window.
 CONFIRM = 8
 
@@ -279,7 +281,7 @@ def is_run(data: bytes | bytearray, size: int) -> bool:
     count, rest = divmod(len(data), size)
     if rest or size < OVERHEAD_BYTES or data[22] not in (DATA_BE, DATA_R):
         return False
-    if data[23] != BEGIN | END:
+    if data[23] != WHOLE:
         return False
     # Opcode, flags, source, destination and epoch: each byte of all packets at once.
     return all(data[at::size] == data[at : at + 1] * count for at in range(22, 36))

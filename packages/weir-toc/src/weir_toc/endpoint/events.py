@@ -185,7 +185,7 @@ class Counters:
     corrupt_barriers: int = 0
     #: Packets for which no window was granted.
     over_budget: int = 0
-    #: Parts of best effort messages that were thrown away because the rest was lost.
+    #: Messages of which a part was thrown away because the rest did not come in time.
     incomplete: int = 0
     #: Runs of packets that were taken at once.
     runs: int = 0

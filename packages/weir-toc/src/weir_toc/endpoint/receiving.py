@@ -74,6 +74,8 @@ class Receiver:
         self._failed: dict[int, int] = {}
         #: Bytes in memory of failed senders: they have no windows any more.
         self._of_failed = 0
+        #: No window has room for more packets than these, so no reliable one is so far ahead.
+        self._packets_max = config.reorder_budget // wire.PACKET_COST
 
     @property
     def granted(self) -> int:
@@ -107,10 +109,18 @@ class Receiver:
             # comes too late, and its sender must not hear that it has arrived.
             self.counters.damaged += 1
             return
+        waiting, key = self._waiting[service], (packet.stamp, packet.source)
+        place = bisect_left(waiting, key)
+        found = waiting[place] if place < len(waiting) and waiting[place][:2] == key else None
+        if found is not None or not stream.takes(packet, psn):
+            self._count_refused(stream, packet.stamp, psn, found)
+            return
         size = len(packet.payload) + wire.PACKET_COST
-        if source.buffered + size > source.granted:
+        is_ahead = is_reliable and psn >= stream.unsettled + self._packets_max
+        if is_ahead or source.buffered + size > source.granted:
             self.counters.over_budget += 1
             return
+        stream.newest = max(stream.newest, packet.stamp)
         stream.seen.add(psn)
         if not is_reliable:
             stream.seen.forget(_REMEMBERED)
@@ -118,7 +128,27 @@ class Receiver:
         source.buffered += size
         self.buffered += size
         self.counters.buffered_max = max(self.counters.buffered_max, self.buffered)
-        self._assemble(service, stream, packet, psn)
+        payload, end = packet.payload, psn + 1
+        if packet.flags & wire.WHOLE != wire.WHOLE:
+            whole = _assembled(stream, packet, psn)
+            if whole is None:
+                return
+            payload, end = whole
+        waiting.insert(place, (packet.stamp, packet.source, end, payload))
+
+    def _count_refused(self, stream: Stream, stamp: int, psn: int, found: _Waiting | None) -> None:
+        """Count a packet that does not fit to what waits under its stamp, `found` if that is whole.
+
+        Best effort may have forgotten that it came before.
+        """
+        assembly = stream.assemblies.get(stamp)
+        is_repeated = assembly is not None and psn in assembly.fragments
+        if found is not None and isinstance(found[3], bytes):
+            is_repeated = 0 < found[2] - psn <= wire.packets_of(len(found[3]))
+        if is_repeated:
+            self.counters.duplicates += 1
+        else:
+            self.counters.damaged += 1
 
     def run(self, run: Run) -> bool:
         """Take whole messages of one sender that follow each other, if nothing is odd about them.
@@ -135,11 +165,14 @@ class Receiver:
         psn = unwrap_psn(run.psn, top)
         size = count * wire.cost_of(len(run.payloads[0]))
         is_reliable = service is Service.RELIABLE
-        limit = self.commit if is_reliable else self.barrier - 1
+        limit = max(stream.newest, self.commit if is_reliable else self.barrier - 1)
         if psn < top or run.stamps[0] <= limit or source.buffered + size > source.granted:
+            return False
+        if is_reliable and psn + count > stream.unsettled + self._packets_max:
             return False
         self.counters.runs += 1
         stream.packets += count
+        stream.newest = run.stamps[-1]
         stream.seen.add(psn, count)
         if not is_reliable:
             stream.seen.forget(_REMEMBERED)
@@ -174,6 +207,10 @@ class Receiver:
         if source is not None:
             stream = source.reliable
             first = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
+            ahead = first + count - stream.unsettled
+            if first < 0 or not count or ahead > self._packets_max:
+                self.counters.damaged += 1
+                return
             self._discard(source, packet.stamp)
             stream.seen.add(first, count)
             stream.gone[first] = first + count
@@ -188,10 +225,11 @@ class Receiver:
             self.barrier = barrier
             # Strictly below: another message may still come with the barrier as its stamp.
             self._deliver(Service.BEST_EFFORT, barrier - 1)
-            self._drop_incomplete(barrier)
+            self._drop_incomplete(Service.BEST_EFFORT, self.barrier - 1)
         if commit > self.commit:
             self.commit = commit
             self._deliver(Service.RELIABLE, commit)
+            self._drop_incomplete(Service.RELIABLE, self.commit)
 
     def process_failed(self, process: int, stamp: int) -> None:
         """Discard what a failed process sent above `stamp`; tell of it at its place."""
@@ -237,6 +275,7 @@ class Receiver:
             begin, end = bisect_left(waiting, (low,)), bisect_right(waiting, (high, _LAST))
             waiting[begin:end] = [one for one in waiting[begin:end] if one[1] != sender]
         self.commit = max(self.commit, held[0])
+        self._drop_incomplete(Service.RELIABLE, self.commit)
         self._deliver(Service.RELIABLE, self.commit)
 
     # -- acknowledgement -----------------------------------------------------------------------
@@ -301,26 +340,6 @@ class Receiver:
                 source.granted = source.told
                 free -= more
                 source.best_effort.ack_now = True
-
-    def _assemble(self, service: Service, stream: Stream, packet: Packet, psn: int) -> None:
-        whole = wire.BEGIN | wire.END
-        if packet.flags & whole == whole:
-            waiting = (packet.stamp, packet.source, psn + 1, packet.payload)
-            insort(self._waiting[service], waiting)
-            return
-        assembly = stream.assemblies.get(packet.stamp)
-        if assembly is None:
-            assembly = stream.assemblies[packet.stamp] = Assembly()
-        assembly.fragments[psn] = packet.payload
-        if packet.flags & wire.BEGIN:
-            assembly.first = psn
-        if packet.flags & wire.END:
-            assembly.last = psn
-        if assembly.is_whole:
-            del stream.assemblies[packet.stamp]
-            payload = b"".join(assembly.fragments[one] for one in sorted(assembly.fragments))
-            end = max(assembly.fragments) + 1
-            insort(self._waiting[service], (packet.stamp, packet.source, end, payload))
 
     def _wait(self, service: Service, run: Sequence[_Waiting]) -> None:
         """Let messages wait, which are in order themselves."""
@@ -422,16 +441,32 @@ class Receiver:
         if assembly is not None:
             self._forget(source, assembly.cost)
 
-    def _drop_incomplete(self, barrier: int) -> None:
-        """The rest of these best effort messages would come too late."""
+    def _drop_incomplete(self, service: Service, through: int) -> None:
+        """The rest of these messages would come too late.
+
+        Of the reliable service there are none but of a sender that breaks the rules.
+        """
         for source in self._sources.values():
-            assemblies = source.best_effort.assemblies
-            for stamp in [stamp for stamp in assemblies if stamp < barrier]:
-                assembly = assemblies.pop(stamp)
+            stream = source.stream(service)
+            if not stream.assemblies:  # nearly always
+                continue
+            for stamp in [stamp for stamp in stream.assemblies if stamp <= through]:
+                assembly = stream.assemblies.pop(stamp)
                 self.counters.incomplete += 1
                 self._forget(source, assembly.cost)
-                self._advance(source, source.best_effort, max(assembly.fragments) + 1)
+                self._advance(source, stream, assembly.high + 1)
 
     def _forget(self, source: Source, size: int) -> None:
         source.buffered -= size
         self.buffered -= size
+
+
+def _assembled(stream: Stream, packet: Packet, psn: int) -> tuple[bytes, int] | None:
+    """Take a fragment; return its message and one more than the PSN of the last one, if whole."""
+    assembly = stream.assemblies.setdefault(packet.stamp, Assembly())
+    assembly.add(psn, packet.flags, packet.payload)
+    if not assembly.is_whole:
+        return None
+    del stream.assemblies[packet.stamp]
+    fragments = assembly.fragments
+    return b"".join(fragments[one] for one in sorted(fragments)), assembly.high + 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from weir_toc import packet as wire
 from weir_toc.endpoint.events import Service
+from weir_toc.packet import Packet
 
 
 class Seen:
@@ -68,11 +69,14 @@ class Seen:
 
 @dataclass(slots=True, eq=False)
 class Assembly:
-    """A message of which not all fragments have come."""
+    """A message of which not all fragments have come: all lie between the first and the last."""
 
     fragments: dict[int, bytes] = field(default_factory=dict)
     first: int | None = None
     last: int | None = None
+    #: The lowest and the highest PSN that it has.
+    low: int = 0
+    high: int = 0
 
     @property
     def cost(self) -> int:
@@ -86,6 +90,24 @@ class Assembly:
             return False
         return len(self.fragments) == self.last - self.first + 1
 
+    def takes(self, psn: int, flags: int) -> bool:
+        """Whether another fragment can be of the same message as those that have come."""
+        if flags & wire.BEGIN:
+            return self.first is None and psn < self.low
+        if flags & wire.END:
+            return self.last is None and psn > self.high
+        return (self.first is None or psn > self.first) and (self.last is None or psn < self.last)
+
+    def add(self, psn: int, flags: int, payload: bytes) -> None:
+        """Add a fragment that it takes; the first one that comes is always taken."""
+        self.low = min(self.low, psn) if self.fragments else psn
+        self.high = max(self.high, psn)
+        self.fragments[psn] = payload
+        if flags & wire.BEGIN:
+            self.first = psn
+        if flags & wire.END:
+            self.last = psn
+
 
 @dataclass(slots=True)
 class Stream:
@@ -97,6 +119,8 @@ class Stream:
     #: Recalled messages above `released`: the end of each by its first packet.
     gone: dict[int, int] = field(default_factory=dict)
     assemblies: dict[int, Assembly] = field(default_factory=dict)
+    #: The highest stamp of what came.
+    newest: int = 0
     packets: int = 0
     marked: int = 0
     #: Whether an ACK is due at the end of this burst, and whether one is by the next tick.
@@ -110,6 +134,23 @@ class Stream:
         if first_psn:
             stream.seen.add(0, first_psn)
         return stream
+
+    @property
+    def unsettled(self) -> int:
+        """Of a reliable stream: all packets below have come or are recalled, and are released."""
+        return min(self.released, self.seen.through)
+
+    def takes(self, packet: Packet, psn: int) -> bool:
+        """Whether a packet can be one of a message, beside the fragments that have come."""
+        flags = packet.flags & wire.WHOLE
+        assembly = self.assemblies.get(packet.stamp)
+        if flags == wire.WHOLE:
+            return psn >= 0 and assembly is None
+        # All but the last one are full: else several would take more than their message does.
+        size = len(packet.payload)
+        if size < wire.PAYLOAD_BYTES_MAX and not (size and flags == wire.END):
+            return False
+        return psn >= 0 and (assembly is None or assembly.takes(psn, flags))
 
 
 @dataclass(slots=True)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rigs.one_rack import OneRack
+from rigs.one_rack import START, OneRack, T
 from weir_toc import packet as wire
+from weir_toc.controller.entries import Decisions
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import Message, Service
 from weir_toc.errors import InvalidScattering
-from weir_toc.packet import NEIGHBOUR, Acknowledgement, Packet
+from weir_toc.packet import BEGIN, END, NEIGHBOUR, WHOLE, Acknowledgement, Packet
 
 BE, R = Service.BEST_EFFORT, Service.RELIABLE
-A, B, STRANGER = 1, 2, 7
+A, B, C, STRANGER = 1, 2, 3, 7
+FULL = wire.PAYLOAD_BYTES_MAX
 
 
 def acquainted() -> OneRack:
@@ -157,3 +161,257 @@ def test_a_message_to_a_process_that_no_switch_knows_reaches_nobody(service: Ser
     assert rack.switch.receive(rack.now, A, wire.encode(strange)) == []
     assert rack.switch.counters.unroutable == before + 1
     check_goes_on(rack)
+
+
+class Unruly:
+    """B is given packets that C never sent; PSN 0 of both services has been used."""
+
+    def __init__(self, service: Service, **settings: int) -> None:
+        self.service = service
+        self.rack = OneRack(3, **settings)
+        for each in Service:
+            self.rack.send(A, each, (A, b"connects"), (B, b"connects"))
+            self.rack.send(C, each, (B, b"connects"))
+        self.rack.run(5)
+        self.receiver = self.rack.endpoints[B]
+        self.before = len(self.rack.messages(B))
+        self.stamp = self.rack.now + T
+
+    def packet(self, psn: int, flags: int, payload: bytes = b"x", later: int = 0) -> Packet:
+        return Packet(self.service.value, C, B, self.stamp + later, START, START, psn=psn,
+                      flags=flags, epoch=1, payload=payload)  # fmt: skip
+
+    def recall(self, psn: int, count: int, later: int = 0) -> Packet:
+        return self.packet(psn, 0, wire.encode_count(count), later)._replace(opcode=wire.RECALL)
+
+    def give(self, *packets: Packet) -> None:
+        self.receiver.receive(self.rack.now, map(wire.encode, packets))
+
+    def give_run(self, psn: int, count: int, later: int = 0) -> None:
+        run = wire.encode_run(self.packet(psn, WHOLE, b"", later), [b"in a run"] * count)
+        size = wire.OVERHEAD_BYTES + len(b"in a run")
+        self.receiver.receive_runs(self.rack.now, [(run, size)])
+
+    @property
+    def held(self) -> int:
+        """The bytes that B holds."""
+        return self.receiver.describe()["reordering"]
+
+    def delivered(self) -> list[bytes]:
+        """Let barriers pass all that was given; return what B has delivered since."""
+        self.rack.run(10)
+        found = self.rack.messages(B)[self.before :]
+        keys = [(one.stamp, one.source) for one in found if one.service is self.service]
+        assert len({*keys}) == len(keys)
+        self.before = len(self.rack.messages(B))
+        assert self.held == 0
+        return [one.payload for one in found]
+
+
+def fragment(psn: int, flags: int) -> tuple[int, int, bytes]:
+    return psn, flags, b"%d" % psn * (1 if flags & END else FULL)
+
+
+@pytest.mark.parametrize("service", [BE, R])
+@pytest.mark.parametrize(
+    ("pieces", "refused"),
+    [
+        ([(1, BEGIN), (9, 0), (3, END)], [3]),
+        ([(1, BEGIN), (3, END), (9, 0)], [9]),
+        ([(5, 0), (6, BEGIN), (7, END)], [6]),
+        ([(5, BEGIN), (4, 0), (7, END)], [4]),
+        ([(1, BEGIN), (2, BEGIN), (3, END)], [2]),
+        ([(1, BEGIN), (3, END), (4, END)], [4]),
+        ([(4, END), (3, END), (2, BEGIN)], [3]),
+        ([(3, END), (5, BEGIN)], [5]),
+        ([(5, BEGIN), (3, END)], [3]),
+        ([(1, BEGIN), (4, END), (2, WHOLE)], [2]),
+    ],
+)
+def test_fragments_that_overlap_make_no_message(
+    service: Service, pieces: list[tuple[int, int]], refused: list[int]
+) -> None:
+    unruly = Unruly(service)
+    for psn, flags in pieces:
+        held = unruly.held
+        unruly.give(unruly.packet(*fragment(psn, flags)))
+        assert (unruly.held == held) == (psn in refused)
+    assert unruly.receiver.counters.damaged == len(refused)
+    assert unruly.delivered() == []
+    assert unruly.receiver.counters.incomplete == 1
+    check_goes_on(unruly.rack)
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_what_was_refused_may_come_again_as_it_should(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(*fragment(1, BEGIN)), unruly.packet(*fragment(2, BEGIN)))
+    unruly.give(unruly.packet(*fragment(3, END)), unruly.packet(*fragment(2, 0)))
+    assert unruly.delivered() == [b"1" * FULL + b"2" * FULL + b"3"]
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_one_message_of_a_sender_has_a_stamp(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(1, WHOLE, b"first"), unruly.packet(2, WHOLE, b"second"))
+    unruly.give(unruly.packet(*fragment(3, BEGIN)), unruly.packet(*fragment(4, END)))
+    unruly.give_run(5, 2)
+    assert unruly.receiver.counters.damaged == 4
+    assert unruly.delivered() == [b"first", b"in a run"]
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_a_run_repeats_no_stamp_of_another(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give_run(1, 4)
+    unruly.give_run(5, 6)
+    unruly.give(unruly.packet(11, WHOLE, b"alone"))
+    assert unruly.receiver.counters.damaged == 5
+    assert unruly.delivered() == [b"in a run"] * 6
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_a_run_repeats_no_stamp_of_a_message_in_fragments(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(*fragment(1, BEGIN), later=1))
+    unruly.give_run(5, 3)
+    unruly.give(unruly.packet(*fragment(2, END), later=1))
+    assert unruly.delivered() == [b"in a run", b"1" * FULL + b"2", b"in a run"]
+
+
+@pytest.mark.parametrize("service", [BE, R])
+@pytest.mark.parametrize(
+    ("flags", "size"), [(BEGIN, FULL - 1), (0, FULL - 1), (BEGIN, 0), (END, 0), (0, 0)]
+)
+def test_fragments_of_another_size_than_due_are_refused(
+    service: Service, flags: int, size: int
+) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(2, flags, bytes(size)))
+    assert unruly.receiver.counters.damaged == 1
+    assert unruly.held == 0
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_memory_of_fragments_comes_back_whole(service: Service) -> None:
+    unruly = Unruly(service)
+    pieces = [(1, BEGIN, FULL), (2, 0, FULL), (3, END, 1), (4, BEGIN, FULL), (5, END, FULL)]
+    for psn, flags, size in pieces:
+        unruly.give(unruly.packet(psn, flags, bytes(size), psn // 4))
+    assert unruly.held == sum(size + wire.PACKET_COST for _, _, size in pieces)
+    assert [len(one) for one in unruly.delivered()] == [2 * FULL + 1, 2 * FULL]
+
+
+def test_what_is_incomplete_is_dropped_when_the_process_settles() -> None:
+    unruly = Unruly(R)
+    unruly.give(unruly.packet(*fragment(1, BEGIN)), unruly.packet(2, WHOLE, b"whole", later=1))
+    unruly.receiver.exclude()
+    unruly.receiver.settle(unruly.rack.now, Decisions(((B, unruly.stamp),), ()))
+    assert [one.payload for one in unruly.receiver.take_events()] == [b"whole"]  # type: ignore[union-attr]
+    assert unruly.held == 0
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_a_number_below_the_first_one_is_refused(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(-1, WHOLE), unruly.packet(*fragment(-2, BEGIN)))
+    assert unruly.receiver.counters.damaged == 2
+    unruly.give(unruly.packet(1, WHOLE, b"after", later=1))
+    assert unruly.delivered() == [b"after"]
+
+
+@pytest.mark.parametrize(
+    ("psn", "count"), [(1, 0), (1, (1 << 32) - 1), (100, 2), (101, 1), (-1, 1), (-1, 2)]
+)
+def test_a_recall_of_what_no_window_holds_is_refused(psn: int, count: int) -> None:
+    unruly = Unruly(R, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
+    unruly.give(unruly.packet(1, WHOLE, b"stays"), unruly.recall(psn, count))
+    assert unruly.receiver.counters.damaged == 1
+    answers = [wire.decode(one, unruly.rack.now) for one in unruly.receiver.take_packets()]
+    assert wire.RECALL_ACK not in [one.opcode for one in answers]
+    assert unruly.delivered() == [b"stays"]
+
+
+def test_recalls_are_remembered_as_far_as_a_window_goes() -> None:
+    unruly = Unruly(R, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
+    unruly.give(unruly.packet(1, WHOLE, b"stays", later=1_000))
+    for psn in range(2, 300):
+        unruly.give(unruly.recall(psn, 1, later=psn))
+    assert unruly.receiver.counters.damaged == 300 - 1 - 100
+    assert unruly.delivered() == [b"stays"]
+    unruly.stamp = unruly.rack.now + T
+    unruly.give(unruly.packet(101, WHOLE, b"next"))
+    assert unruly.delivered() == [b"next"]
+
+
+def test_holes_of_a_reliable_sender_are_kept_as_far_as_a_window_goes() -> None:
+    unruly = Unruly(R, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
+    for psn in range(2, 300, 2):  # 1 never comes
+        unruly.stamp = unruly.rack.now + T
+        unruly.give(unruly.packet(psn, WHOLE, b"%d" % psn))
+        assert unruly.delivered() == ([b"%d" % psn] if psn < 101 else [])
+    unruly.stamp = unruly.rack.now + T
+    unruly.give_run(300, 4)
+    assert unruly.delivered() == []
+    check_goes_on(unruly.rack)
+
+
+def test_best_effort_delivers_once_what_it_has_forgotten() -> None:
+    unruly = Unruly(BE)
+    psns = range(1, 2 * wire.RANGES_MAX + 3, 2)
+    unruly.give(*(unruly.packet(psn, WHOLE, b"%d" % psn, psn) for psn in psns))
+    unruly.give(unruly.packet(1, WHOLE, b"1", 1))
+    assert unruly.receiver.counters.duplicates == 1
+    assert unruly.delivered() == [b"%d" % psn for psn in psns]
+
+
+#: A PSN, how much later its stamp is, flags, and a size. C has sent none of this.
+strange = st.tuples(
+    st.integers(1, 7), st.integers(0, 2), st.sampled_from([0, BEGIN, END, WHOLE]),
+    st.sampled_from([0, 1, FULL - 1, FULL, FULL, FULL]),
+)  # fmt: skip
+#: A first PSN, how much later its stamp is, and a last PSN.
+recalled = st.tuples(st.integers(1, 7), st.integers(0, 2), st.integers(1, 7))
+
+
+@pytest.mark.parametrize("service", [BE, R])
+@given(data=st.data())
+def test_whatever_comes_no_two_messages_are_mixed(service: Service, data: st.DataObject) -> None:
+    """A message is what fragments of one stamp hold whose numbers follow each other.
+
+    Whole ones between arrive all the same, and all memory comes back.
+    """
+    unruly = Unruly(service)
+    packets = [
+        unruly.packet(psn, flags, bytes((at,)) * size, later)
+        for at, (psn, later, flags, size) in enumerate(data.draw(st.lists(strange, max_size=30)))
+    ]
+    last = 8 + data.draw(st.integers(1, 3))
+    good = [unruly.packet(psn, (psn == 8) * BEGIN + (psn == last) * END, bytes((psn,)) * FULL, 3)
+            for psn in range(8, last + 1)]  # fmt: skip
+    ends = data.draw(st.lists(recalled, max_size=3)) if service is R else []
+    recalls = [unruly.recall(one, end - one + 1, at) for one, at, end in ends if one <= end]
+    unruly.give(*data.draw(st.permutations([*packets, *good, *recalls])))
+    *found, whole = unruly.delivered()
+    assert whole == b"".join(one.payload for one in good)
+    messages = unruly.rack.messages(B)[-len(found) - 1 : -1]
+    for message in messages:
+        assert is_made_of([one for one in packets if one.stamp == message.stamp], message.payload)
+
+
+def is_made_of(packets: Sequence[Packet], payload: bytes) -> bool:
+    """Whether packets of following numbers, from a first to a last one, hold a payload."""
+
+    def goes_on(psn: int, rest: bytes) -> bool:
+        return any(
+            (one.flags == END and one.payload == rest)
+            or (not one.flags and one.payload == rest[:FULL] and goes_on(psn + 1, rest[FULL:]))
+            for one in packets if one.psn == psn
+        )  # fmt: skip
+
+    return any(
+        one.payload == payload if one.flags == WHOLE
+        else one.flags == BEGIN and one.payload == payload[:FULL]
+        and goes_on(one.psn + 1, payload[FULL:])
+        for one in packets
+    )  # fmt: skip
