@@ -223,6 +223,9 @@ def fragment(psn: int, flags: int) -> tuple[int, int, bytes]:
         ([(1, BEGIN), (2, BEGIN), (3, END)], [2]),
         ([(1, BEGIN), (3, END), (4, END)], [4]),
         ([(4, END), (3, END), (2, BEGIN)], [3]),
+        ([(2, BEGIN), (1, BEGIN), (4, END)], [1]),
+        ([(3, 0), (5, 0), (4, BEGIN)], [4]),
+        ([(5, 0), (3, 0), (4, END)], [4]),
         ([(3, END), (5, BEGIN)], [5]),
         ([(5, BEGIN), (3, END)], [3]),
         ([(1, BEGIN), (4, END), (2, WHOLE)], [2]),
@@ -264,10 +267,19 @@ def test_one_message_of_a_sender_has_a_stamp(service: Service) -> None:
 def test_a_run_repeats_no_stamp_of_another(service: Service) -> None:
     unruly = Unruly(service)
     unruly.give_run(1, 4)
-    unruly.give_run(5, 6)
+    unruly.give_run(5, 6, later=1)
     unruly.give(unruly.packet(11, WHOLE, b"alone"))
-    assert unruly.receiver.counters.damaged == 5
-    assert unruly.delivered() == [b"in a run"] * 6
+    assert unruly.receiver.counters.damaged == 4
+    assert unruly.delivered() == [b"in a run"] * 7
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_a_run_repeats_no_stamp_of_one_that_was_overtaken(service: Service) -> None:
+    unruly = Unruly(service)
+    unruly.give(unruly.packet(2, WHOLE, b"2", later=4), unruly.packet(1, WHOLE, b"1"))
+    unruly.give_run(3, 6, later=1)
+    assert unruly.receiver.counters.damaged == 1
+    assert unruly.delivered() == [b"1", *[b"in a run"] * 3, b"2", *[b"in a run"] * 2]
 
 
 @pytest.mark.parametrize("service", [BE, R])
@@ -314,7 +326,8 @@ def test_what_is_incomplete_is_dropped_when_the_process_settles() -> None:
 @pytest.mark.parametrize("service", [BE, R])
 def test_a_number_below_the_first_one_is_refused(service: Service) -> None:
     unruly = Unruly(service)
-    unruly.give(unruly.packet(-1, WHOLE), unruly.packet(*fragment(-2, BEGIN)))
+    unruly.give(unruly.packet(-1, WHOLE), unruly.packet(-2, BEGIN, bytes(FULL)))
+    assert unruly.held == 0
     assert unruly.receiver.counters.damaged == 2
     unruly.give(unruly.packet(1, WHOLE, b"after", later=1))
     assert unruly.delivered() == [b"after"]
@@ -344,25 +357,75 @@ def test_recalls_are_remembered_as_far_as_a_window_goes() -> None:
     assert unruly.delivered() == [b"next"]
 
 
-def test_holes_of_a_reliable_sender_are_kept_as_far_as_a_window_goes() -> None:
-    unruly = Unruly(R, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
-    for psn in range(2, 300, 2):  # 1 never comes
+@pytest.mark.parametrize("service", [BE, R])
+def test_holes_of_a_reliable_sender_are_kept_as_far_as_a_window_goes(service: Service) -> None:
+    unruly = Unruly(service, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
+    for psn in range(2, 300, 3):  # 1 never comes
         unruly.stamp = unruly.rack.now + T
         unruly.give(unruly.packet(psn, WHOLE, b"%d" % psn))
-        assert unruly.delivered() == ([b"%d" % psn] if psn < 101 else [])
+        assert unruly.delivered() == ([b"%d" % psn] if service is BE or psn < 101 else [])
     unruly.stamp = unruly.rack.now + T
     unruly.give_run(300, 4)
-    assert unruly.delivered() == []
+    assert unruly.delivered() == ([b"in a run"] * 4 if service is BE else [])
     check_goes_on(unruly.rack)
+
+
+def test_a_run_is_taken_as_far_as_a_window_goes() -> None:
+    unruly = Unruly(R, reorder_budget=100 * wire.PACKET_COST, part_max=1_000)
+    unruly.give_run(99, 4)
+    assert unruly.delivered() == [b"in a run"] * 2
+
+
+@pytest.mark.parametrize("service", [BE, R])
+def test_a_barrier_at_its_stamp_leaves_a_best_effort_message_alone(service: Service) -> None:
+    """Its other fragments may still come then: the commit barrier alone covers its own stamp."""
+    unruly = Unruly(service)
+    unruly.rack.now += 100
+    unruly.receiver.send(unruly.rack.now, service, [(A, b"raises what B has promised")])
+    unruly.rack.carry()
+    unruly.stamp = now = unruly.receiver.barriers[0] + 100
+    first = unruly.packet(*fragment(1, BEGIN))._replace(barrier=now, commit=now)
+    unruly.give(first)
+    assert unruly.receiver.barriers == (now, now)
+    assert bool(unruly.held) == (service is BE)
+    unruly.give(unruly.packet(*fragment(2, END)))
+    assert unruly.delivered() == ([b"1" * FULL + b"2"] if service is BE else [])
+
+
+@pytest.mark.parametrize("service", [BE, R])
+@pytest.mark.parametrize(
+    "pieces", [[(2, END), (1, BEGIN)], [(2, 0), (1, BEGIN)], [(2, END | wire.ECN), (1, BEGIN)]]
+)
+def test_what_has_left_memory_is_told_as_released(
+    service: Service, pieces: list[tuple[int, int]]
+) -> None:
+    unruly = Unruly(service)
+    unruly.give(*(unruly.packet(*fragment(*one)) for one in pieces))
+    whole = [b"1" * FULL + b"2"] if pieces[0][1] else []
+    told: list[int] = []
+
+    def note(process: int, data: bytearray) -> bool:
+        if process == B and data[22] == wire.ACK:
+            ack = wire.decode_ack(bytes(data[wire.OVERHEAD_BYTES :]))
+            told.extend([ack.released] if ack.service == service.value else [])
+        return False
+
+    unruly.rack.loses = note
+    assert unruly.delivered() == whole
+    assert told[-1] == 3
 
 
 def test_best_effort_delivers_once_what_it_has_forgotten() -> None:
     unruly = Unruly(BE)
-    psns = range(1, 2 * wire.RANGES_MAX + 3, 2)
-    unruly.give(*(unruly.packet(psn, WHOLE, b"%d" % psn, psn) for psn in psns))
-    unruly.give(unruly.packet(1, WHOLE, b"1", 1))
-    assert unruly.receiver.counters.duplicates == 1
-    assert unruly.delivered() == [b"%d" % psn for psn in psns]
+    message = [unruly.packet(*fragment(2, BEGIN)), unruly.packet(*fragment(3, END))]
+    part = unruly.packet(*fragment(5, BEGIN), later=1)
+    psns = range(7, 2 * wire.RANGES_MAX + 9, 2)
+    unruly.give(*message, part, *(unruly.packet(psn, WHOLE, b"%d" % psn, psn) for psn in psns))
+    unruly.give(*message, part, unruly.packet(7, WHOLE, b"7", 7))
+    assert (unruly.receiver.counters.duplicates, unruly.receiver.counters.damaged) == (4, 0)
+    unruly.give(unruly.packet(1, WHOLE), unruly.packet(4, WHOLE))  # of the stamp of 2 and 3
+    assert (unruly.receiver.counters.duplicates, unruly.receiver.counters.damaged) == (4, 2)
+    assert unruly.delivered() == [b"2" * FULL + b"3", *(b"%d" % psn for psn in psns)]
 
 
 #: A PSN, how much later its stamp is, flags, and a size. C has sent none of this.
