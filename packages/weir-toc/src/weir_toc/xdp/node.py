@@ -120,12 +120,26 @@ class XdpNode(SwitchNode):
         if len(data) < wire.OVERHEAD_BYTES:  # the program passes it on, since it has no opcode
             self.counters.damaged += 1
             return []
-        self._begin(now)
         is_new = data[22] == wire.JOIN and neighbour not in self._slots
         if is_new and not (self._free and neighbour in self._hops):
             self.counters.unroutable += 1
             return []  # it asks again
+        if self._is_over(neighbour, data):
+            return super().receive(now, neighbour, data)
+        self._begin(now)
         return self._finish(super().receive(now, neighbour, data))
+
+    def _is_over(self, neighbour: int, data: bytearray) -> bool:
+        """Whether an input has ended, so that no register matters to the answer.
+
+        Many links may end at once. Each says so until it is told.
+        """
+        one = self._half_of(neighbour).inputs.get(neighbour)
+        if one is None or data[22] == wire.FENCED:
+            return False
+        is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
+        epoch = int.from_bytes(data[32:36], "big")
+        return not one.live and (not is_switch or epoch <= one.epoch)
 
     def receive_run(self, now: int, neighbour: int, data: bytearray, size: int) -> list[Effect]:
         """Take packets as `receive` does, one by one."""

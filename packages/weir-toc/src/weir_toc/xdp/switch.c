@@ -423,15 +423,21 @@ INLINE int is_sender(const struct slot *slot, const struct frame *frame)
 }
 
 // The host process answers what is refused here, but not each packet of a flood. Beacons of each
-// neighbour are counted apart from all else: that of a new epoch must come to the process.
+// neighbour are counted apart from all else: that of a new epoch of a switch must come to the
+// process soon, while one whose epoch has ended needs its answer once, unless that was lost.
 INLINE int refuse(struct state *state, struct slot *slot, const struct frame *frame, __u64 now)
 {
 	__u64 *passed_at = &state->passed_at;
+	__u64 pause = state->interval >> 2;
 
-	if (slot && frame->toc.opcode == BEACON && is_sender(slot, frame))
+	if (slot && frame->toc.opcode == BEACON && is_sender(slot, frame)) {
 		passed_at = &slot->refused_at;
+		pause = state->interval << 3;
+		if (slot->flags & SWITCH && get32(frame->toc.epoch) != slot->epoch)
+			pause = state->interval >> 4;
+	}
 	state->fenced++;
-	if (now - *passed_at < state->interval >> 4)
+	if (now - *passed_at < pause)
 		return XDP_DROP;
 	*passed_at = now;
 	return XDP_PASS;

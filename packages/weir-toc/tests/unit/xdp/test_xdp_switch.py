@@ -237,11 +237,42 @@ def test_a_flood_of_beacons_reaches_the_host_process_a_few_times_in_an_interval(
     assert not passes(old, flood, START + T // 16 - 1)
     assert passes(old, flood, START + T // 16)
     # Neither what has another address nor other packets take the share of a beacon.
-    later = START + T
+    later = START + 8 * T
     assert [passes(old, flood, later, port=1) for _ in range(2)] == [True, False]
     ack = bytes(wire.encode(Packet(wire.ACK, A, wire.NEIGHBOUR, epoch=77)))
     assert not passes(old, ack, later)
     assert passes(old, flood, later)
+
+
+def test_links_that_have_ended_do_not_keep_the_host_process_busy(
+    twins: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 processes are fenced at once, and go on as if they had not heard of it."""
+    both = twins()
+    processes = [process_id(0, 1 + number) for number in range(32)]
+    join(both, *processes)
+    for process in processes:
+        both.xdp.freeze(START, process)
+
+    def passes(process: int, packet: bytes, now: int) -> bool:
+        hop = hop_of(process)
+        frame = at.frame(packet, OWN_IP, OWN_PORT, hop.ip, hop.port)
+        return both.path.run(now, frame, at.HOSTS).action == PASS
+
+    for first in (0, 8):  # each is told, and told again if that was lost
+        turns = range(first, first + 8)
+        now = [START + turn * T for turn in turns]
+        passed = [sum(passes(one, beacon(one, at), at) for one in processes) for at in now]
+        assert passed == [32, 0, 0, 0, 0, 0, 0, 0]
+    # What is no beacon has a share of all.
+    end = START + 16 * T
+    flood = [passes(one, data(one, A, end), end + T // 4 * turn) for turn in (0, 1)
+             for one in processes]  # fmt: skip
+    assert sum(flood) == 2
+    # For an answer no register is read, and nothing waits for the kernel.
+    monkeypatch.setattr(both.path, "settle", None)
+    assert both.xdp.receive(end, B, bytearray(beacon(B, end)))
+    assert not both.xdp.receive(end, B, bytearray(wire.encode(Packet(wire.JOIN, B, epoch=1))))
 
 
 @pytest.mark.parametrize("opcode", [wire.JOIN, wire.FENCED])
