@@ -66,7 +66,7 @@ class Alarm:
         self._looked_at = now
         oldest = self._oldest
         links = [
-            one._replace(age=max(one.age, oldest.get(one.neighbour, one.age)))
+            one._replace(age=age) if (age := oldest.get(one.neighbour, 0)) > one.age else one
             for one in node.read_links(now)
         ]
         if is_due:

@@ -96,9 +96,8 @@ class XdpNode(SwitchNode):
         self._slots = {id: _Slot(n) for n, id in enumerate((*switch.lower, *switch.upper))}
         self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
         self._blanks = bytearray()
-        #: One blank beacon for each output, and the epochs of outputs for which they are.
+        #: One blank beacon for each output; empty if anything was decided since.
         self._round = bytearray()
-        self._round_of: list[tuple[int, int]] = []
         self._live = 0
         self._live_slots: list[int] = []
         path.execute(now, [
@@ -238,13 +237,11 @@ class XdpNode(SwitchNode):
 
     def _blank_round(self, now: int) -> bytearray:
         """Return a blank beacon for each output. Mostly the time alone has changed."""
-        outputs = self._outputs
-        of = [(neighbour, one.epoch) for neighbour, one in outputs.items()]
-        if of != self._round_of:
-            blanks = [self._blank(now, neighbour, one) for neighbour, one in outputs.items()]
-            self._round, self._round_of = bytearray(b"".join(blanks)), of
-        else:
+        if self._round:
             at.set_time(self._round, now)
+        else:
+            blanks = [self._blank(now, id, one) for id, one in self._outputs.items()]
+            self._round = bytearray(b"".join(blanks))
         return self._round
 
     def _forward(self, now: int, half: Half, data: bytearray) -> None:
@@ -258,6 +255,7 @@ class XdpNode(SwitchNode):
         self._pull()
 
     def _finish(self, effects: list[Effect]) -> list[Effect]:
+        self._round = bytearray()
         self._push()
         self._inject()
         return effects

@@ -11,7 +11,10 @@ import pytest
 from rigs.loopback import Loopback, loopback
 from rigs.programs import PATIENCE_SECONDS
 from weir_toc.errors import XdpError, first_error
+from weir_toc.hosts.batches import Train
+from weir_toc.hosts.udp import BURST_READS, UdpSocket
 from weir_toc.node import Effect, SwitchNode
+from weir_toc.places import Place
 
 BROKEN = XdpError("the kernel has not obeyed")
 
@@ -78,3 +81,29 @@ def test_a_switch_ends_when_its_socket_is_broken(network: Loopback) -> None:
     assert ended is not None
     assert isinstance(first_error(ended), OSError)
     network.restart_aggregator()
+
+
+@pytest.mark.parametrize(("place", "reads"), [(Place.HOST, True), (Place.XDP, False)])
+def test_what_may_hold_beacons_is_read_before_time_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, reads: bool
+) -> None:
+    """A call of the kernel in each interval is for beacons: those of a programmable switch are not
+    here."""
+    ticks, read, tick = 0, 0, SwitchNode.tick
+
+    def counted(node: SwitchNode, now: int) -> list[Effect]:
+        nonlocal ticks
+        ticks += 1
+        return tick(node, now)
+
+    class Socket(UdpSocket):
+        def read(self, reads_max: int = BURST_READS) -> list[Train]:
+            nonlocal read
+            read += 1
+            return super().read(reads_max)
+
+    monkeypatch.setattr(SwitchNode, "tick", counted)
+    with loopback(tmp_path, place=place, open_socket=Socket):
+        until(lambda: ticks > 100)  # of both networks
+        assert (read > 10) is reads
+        assert reads or not read

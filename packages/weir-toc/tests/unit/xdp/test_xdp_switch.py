@@ -275,6 +275,46 @@ def test_links_that_have_ended_do_not_keep_the_host_process_busy(
     assert not both.xdp.receive(end, B, bytearray(wire.encode(Packet(wire.JOIN, B, epoch=1))))
 
 
+def test_a_process_that_comes_back_in_another_slot_has_its_beacons(twins: Make) -> None:
+    both, other = twins(), process_id(0, 3)
+    join(both, B, A)
+    both.tick(START + T)
+    now = START + T + 1
+    for node in (both.node, both.xdp):
+        node.freeze(now, A)
+        node.remove(now, A, 1)
+    join(both, other, now=now)
+    for node in (both.node, both.xdp):
+        node.freeze(now, other)  # its slot is not free yet
+    join(both, A, now=now)
+    _, found = both.tick(START + 2 * T)
+    assert sorted(one.to for one in found) == [A, B]
+
+
+@pytest.mark.parametrize("late", ["up", "down"])
+def test_the_age_of_a_switch_is_that_of_its_older_minimum(twins: Make, late: str) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    for neighbour in (*both.switch.lower, *both.switch.upper):
+        is_late = (neighbour in both.switch.lower) == (late == "up")
+        both.receive(START, neighbour, beacon(neighbour, START + (300 if is_late else 500)))
+    assert both.xdp.oldest_age(START + 900) == both.node.oldest_age(START + 900) == 600
+
+
+def test_a_spine_marks_what_it_forwards(twins: Make) -> None:
+    both = twins(switch_id("spine-1"), TREE, drain_rate=1_600, mark_above=4_000)
+    marked = {}
+    for below, process in zip(both.switch.lower, (A, FAR), strict=True):
+        to = FAR if process == A else A
+        sent = []
+        for turn in range(8):
+            wanted, found = both.receive(START, below, data(process, to, START, turn, size=1_000))
+            assert without_beacons(wanted) == found
+            sent += [bool(one.packet[23] & wire.ECN) for one in found]
+        marked[process] = sent
+    # Each output has a queue of its own.
+    assert marked[A] == marked[FAR] == [False] * 3 + [True] * 5
+
+
 @pytest.mark.parametrize("opcode", [wire.JOIN, wire.FENCED])
 def test_a_flood_of_joins_reaches_the_host_process_a_few_times_in_an_interval(
     twins: Make, opcode: int
