@@ -360,5 +360,6 @@ OF_PACKETS = (
             Goal("violations", "=", 0),
             Goal("false removals", "=", 0),
         ),
+        seconds=300,
     ),
 )
