@@ -35,6 +35,8 @@ def slow_link(*arguments: str) -> dict[str, Any]:
     )
     assert done.returncode in (0, 1), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    well = found["elections"] == 0 and found["confirmed"] == found["sent"]
+    assert done.returncode == (0 if well else 1)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> 
 def test_each_target_is_one_of_make() -> None:
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in TARGETS:
-        assert f"\n{target.name}: $(STAMP) ## " in rules
+        assert re.search(rf"^{target.name}: \$\(STAMP\) ## .*\n\t\$\(PROOF\)$", rules, re.M)
+    assert re.search(r"^PROOF = .* --target \$@ ", rules, re.M)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -136,6 +138,12 @@ def test_every_row_has_a_goal_in_figures_of_its_own() -> None:
         ("compare-latency", "times the best that syncs", "≥", 1),
         ("compare-latency", "weir: ms to a lone confirm, median", "≤", 0.75),
         ("latency", "ms over fdatasync", "≤", 0.3),
+        ("journey", "publish_calls", "≤", 350),
+        ("journey", "publish_files", "≤", 45),
+        ("journey", "publish_changes", "≤", 350),
+        ("journey", "ack_calls", "≤", 620),
+        ("journey", "barrier_calls", "≤", 900),
+        ("journey", "lone_calls", "≤", 110),
     ],
 )
 def test_a_bar_is_missed_by_what_is_worse(

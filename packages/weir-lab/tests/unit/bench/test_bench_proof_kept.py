@@ -101,6 +101,28 @@ def test_rows_are_kept_and_the_page_shows_the_newest(
     assert "Not run yet: latency." in text
 
 
+def test_a_target_runs_its_own_proofs(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root)
+    one, other = (replace(speaking("{}"), name=name) for name in ("one", "other"))
+    targets = [Target("proof", "", 1, (one,)), Target("proof-peers", "", 1, (other,))]
+    monkeypatch.setattr(proving, "TARGETS", targets)
+    monkeypatch.setattr(proving, "PROOFS", {"one": one, "other": other})
+
+    def ran(*words: str) -> list[str]:
+        assert proving.main([*words]) == 0
+        return [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert ran("--target", "proof-peers") == ["other"]
+    assert ran() == ["one"]
+    assert ran("--target", "proof-peers", "--only", "one") == ["one"]
+    text = (root / "docs" / "PROOF.md").read_text()
+    assert "* `make proof-peers`" in text
+    with pytest.raises(SystemExit):
+        proving.main(["--target", "proof-magic"])
+
+
 def test_what_changed_since_is_stale_and_does_not_count_as_met(root: Path) -> None:
     spoken = speaking('{"a": 2}', Goal("a", "≥", 2), a=Figure("a"))
     proven(spoken, root)
