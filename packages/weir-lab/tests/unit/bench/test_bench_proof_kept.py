@@ -289,11 +289,12 @@ def test_an_estimate_counts_until_a_run_of_todays_command_ended(root: Path) -> N
 
 def test_the_page_adds_up_the_times_of_a_target(root: Path) -> None:
     took = proven(speaking("{}"), root).seconds
-    other = replace(speaking("{}"), name="other", seconds=600 - took)
-    target = Target("proof", "says things", 170, (speaking("{}"), other))
+    other = replace(speaking("{}"), name="other", seconds=540 - took)
+    third = replace(speaking("{}"), name="third", seconds=60)
+    target = Target("proof", "says things", 170, (speaking("{}"), other, third))
     text = page([other], Ledger(root), [target])
     assert (
-        "* `make proof` says things: 2 proofs in 10 of at most 170 minutes. The times of 1 are "
+        "* `make proof` says things: 3 proofs in 10 of at most 170 minutes. The times of 2 are "
         "estimates" in text
     )
 
