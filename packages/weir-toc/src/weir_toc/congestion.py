@@ -132,6 +132,11 @@ class RoundTrips:
         timeout = max(self._least, self.smoothed + 4 * self._variation) * self._backoff
         return min(self._most, timeout)
 
+    def lasting(self, count: int) -> int:
+        """How long so many timeouts in a row last, each twice as long as the one before."""
+        first = max(self._least, self.smoothed + 4 * self._variation)
+        return sum([min(self._most, first << number) for number in range(count)])
+
     def measured(self, round_trip: int) -> None:
         """Take the round trip of a packet that was sent once."""
         self._variation += (abs(round_trip - self.smoothed) - self._variation) // 4

@@ -57,6 +57,11 @@ JOINED = 10
 FENCED = 11
 
 OPCODES = frozenset(range(DATA_BE, FENCED + 1))
+#: Packets that the controller forwards where a path is cut, and those that answer them.
+FORWARDED = frozenset({DATA_R, RECALL, CONNECT})
+FORWARDED_ANSWERS = frozenset({ACK, RECALL_ACK})
+#: So many bytes of packets are forwarded at once: a message of the largest size, and recalls.
+FORWARD_BYTES_MAX = 44_000
 #: Packets that a process takes from the switch of its rack alone.
 _OF_SWITCHES = frozenset({BEACON, JOINED, FENCED})
 

@@ -155,8 +155,7 @@ MUTANTS = (
            "one.frozen_epoch = one.frozen_epoch if one.frozen else one.epoch\n"
            "        one.frozen = True", 377, ("I14",)),
     Mutant("an aborted scattering is not recalled", _SENDING,
-           "scattering.recalls[part.to] = _NOT_ASKED\n            flow.recalls.append(scattering)",
-           "pass", 0, ("I12",)),
+           "self._recalls.add(now, scattering, part.to)", "pass", 0, ("I12",)),
     Mutant("what a failed process sent above its stamp is kept", _RECEIVING,
            "if one[1] != process or one[0] <= stamp]", "if True]", 21, ("I10", "I11", "I13")),
     Mutant("a failure is told of before its place in the order", _RECEIVING,

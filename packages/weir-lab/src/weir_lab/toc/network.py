@@ -53,6 +53,8 @@ class Network:
         self.faults = faults
         #: Links that carry nothing, by both ends.
         self.cut: set[tuple[int, int]] = set()
+        #: Pairs of a sender and a receiver whose packets are all lost, while beacons pass.
+        self.severed: set[tuple[int, int]] = set()
         #: Links whose packets all come so much later, in nanoseconds, by both ends.
         self.late: dict[tuple[int, int], int] = {}
         #: How many packets were given to links.

@@ -24,6 +24,8 @@ QUIET_MAX = 1_200
 QUIET, _LOOK = 14, 2
 #: In so many of the worlds that are not calm a cable is cut that heals.
 FLAPS = 0.3
+#: In so many of them all packets between two processes are lost, while beacons pass.
+SEVERS = 0.15
 #: In so many of all worlds processes send many scatterings at once, and pieces are carried.
 RUNS = 0.4
 #: In so many of all worlds the numbers of packets pass 2^31 or 2^32, or have passed it.
@@ -112,6 +114,7 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
         _send_runs(world, runs)
         world.run(random.randint(T // 4, T))
     _flap(world, seed, runs)
+    _sever(world, seed, runs)
     _drain(world)
     delivered = sum(len(host.deliveries) for host in world.hosts.values())
     failed = sum(
@@ -208,6 +211,36 @@ def _flap(world: World, seed: int, runs: Random) -> None:
         if random.random() < 0.3:
             world.cut(one, other)
             _go_on(world, random, runs, 4)
+
+
+def _sever(world: World, seed: int, runs: Random) -> None:
+    """In some worlds packets from one process to another are lost, or those of both to each other.
+
+    Their path is mended in the end, or never. A third process may fail meanwhile, so that what is
+    under way is recalled; or the controller does not reach the receiver, either.
+    """
+    random = Random(f"severs {seed}")
+    if world.shape.is_calm or random.random() > SEVERS or len(world.correct) < 2:
+        return
+    source, to = random.sample([*world.correct], 2)
+    world.network.severed |= {(source, to)}
+    kind = random.choice(("one way", "both", "both", "unreached"))
+    if kind == "both":
+        world.network.severed |= {(to, source)}
+    elif kind == "unreached":
+        world.control.unreached |= {to}
+    for _ in range(random.randint(1, 4)):
+        others = random.sample([*world.hosts], random.randint(0, len(world.hosts)))
+        size = random.choice((0, 64, 1_500, world.shape.part_max))
+        parts = [(one, random.randbytes(size)) for one in {source, to, *others}]
+        world.send(source, Service.RELIABLE, parts)
+        _go_on(world, random, runs, random.choice((1, 5, 20, 70)))
+    if random.random() < 0.3:
+        world.crash(random.choice([*world.hosts]))
+    _go_on(world, random, runs, random.choice((0, 20, 90)))
+    if random.random() < 0.5:
+        world.network.severed.clear()
+        world.control.unreached.clear()
 
 
 def _go_on(world: World, random: Random, runs: Random, intervals: int) -> None:

@@ -29,6 +29,7 @@ from weir_toc.controller.entries import (
     Remove,
 )
 from weir_toc.controller.failures import FailureState
+from weir_toc.controller.paths import CutPaths, check_forward
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     EndpointConfig,
@@ -56,6 +57,9 @@ _CONTROL_SLOW_NS = 8 * T
 _REMOVAL_LATE_NS = 25 * T
 _COLLECT = 4
 _ANSWER = 60
+#: The controller loses so many of the packets that it forwards: another member leads, or a
+#: connection ends. So many come twice.
+_FORWARD_LOSS, _FORWARD_TWICE = 0.05, 0.1
 
 
 @dataclass(slots=True)
@@ -126,6 +130,27 @@ class ControlPath:
     under_way: int = 0
     #: When the last command to each node arrives.
     due: dict[int, int] = field(default_factory=dict)
+    #: Between whom it forwards, and processes that it does not reach.
+    paths: CutPaths = field(default_factory=lambda: CutPaths(_ANSWER * T))
+    unreached: set[int] = field(default_factory=set)
+
+    def forward(
+        self, now: int, source: int, to: int, packets: Sequence[bytearray]
+    ) -> Sequence[int]:
+        """Pass packets on; return when they arrive: never, once, or twice."""
+        data, dice = [bytes(one) for one in packets], self.exclusions
+        if source in self.unreached:
+            return ()
+        if check_forward(source, to, data):
+            self.paths.answered(to, source)
+        elif not self.paths.ask(now, source, to, sum(map(len, data))):
+            return ()
+        if to in self.unreached or dice.random() < _FORWARD_LOSS:
+            return ()
+        due = [now + 2 * _CONTROL_NS + (dice.random() < 0.3) * dice.randrange(_CONTROL_SLOW_NS)]
+        if dice.random() < _FORWARD_TWICE:
+            due.append(due[0] + dice.randrange(_REMOVAL_LATE_NS))
+        return due
 
     def arrival(self, now: int, target: int, is_removal: bool) -> int:
         """Send a command; return when it arrives."""
@@ -284,8 +309,7 @@ class World:
         endpoint = host.endpoint
         if endpoint.granted > endpoint.config.reorder_budget:
             self.broken.append(f"Bounded {process} granted more than its budget")
-        if runs := endpoint.take_runs():
-            self._send_all(process, [(host.switch, data, size) for data, size in runs])
+        self._send_packets(process, host)
         for event in endpoint.take_events():
             if isinstance(event, Message):
                 delivery = Delivery(event, endpoint.barriers, len(host.left))
@@ -306,6 +330,39 @@ class World:
                 self.network.at(due, partial(self._recalls_noted, process, event.process))
         if host.to_complete:
             self._complete(process, host)
+
+    def _send_packets(self, process: int, host: Host) -> None:
+        severed = self.network.severed
+        self._send_all(process, [
+            (host.switch, data, size) for data, size in host.endpoint.take_runs()
+            if (process, wire.receiver_of(data)) not in severed
+        ])  # fmt: skip
+        for to, packets in host.endpoint.take_forwards():
+            self._forward(process, to, packets)
+
+    def _forward(self, process: int, to: int, packets: Sequence[bytearray]) -> None:
+        """Let the controller forward packets of a process to one that goes on."""
+        now = self.network.now
+        if {process, to} <= self.controller.processes:
+            for due in self.control.forward(now, process, to, packets):
+                self.network.at(due, partial(self._forwarded, process, to, packets))
+            self.network.at(now + _ANSWER * T, self._look_at_paths)
+
+    def _forwarded(self, source: int, process: int, packets: Sequence[bytearray]) -> None:
+        host = self.hosts[process]
+        if host.paused_until > self.network.now:
+            due = partial(self._forwarded, source, process, packets)
+            self.network.at(host.paused_until, due)
+        elif host.alive:
+            now = host.now(self.network.now)
+            host.endpoint.forwarded(now, source, packets)
+            self._carry_out(process, host, now)
+
+    def _look_at_paths(self) -> None:
+        """Who does not answer what the controller forwards has failed."""
+        found = self.control.paths.unreachable(self.network.now, self.controller.processes)
+        for process in sorted(found):
+            self._control(NodeSilent(process))
 
     # -- the controller, which every node reaches by another way --------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import Port
 from weir_toc.controller.lag import LagAlarm
+from weir_toc.controller.paths import CutPaths
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import Topology, rack_of
@@ -30,6 +31,8 @@ class Pacing:
         self._freezes: dict[Port, int] = {}
         self._failures: dict[int, int] = {}
         self._interval = interval
+        #: The pairs for which this leader forwards.
+        self.paths = CutPaths(self._answer)
         #: When `due` was first called; 0 before.
         self.began = 0
         self._lag: LagAlarm | None = None
@@ -73,6 +76,8 @@ class Pacing:
             if self._failures.setdefault(number, now + self._answer) <= now:
                 self._failures[number] = now + self._answer
                 found += [NodeSilent(process) for process in sorted(failure.waiting)]
+        unreachable = self.paths.unreachable(now, failures.processes)
+        found += [NodeSilent(process) for process in sorted(unreachable)]
         found += self._silent_switches(now, state, connected)
         found += self._lapsed(now, state, connected)
         if not failures.is_undecided:

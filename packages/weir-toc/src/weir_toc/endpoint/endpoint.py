@@ -160,6 +160,24 @@ class Endpoint:
             self._joined[1].acknowledge(now)
         self._finish(now)
 
+    def forwarded(self, now: int, source: int, packets: Iterable[bytes | bytearray]) -> None:
+        """Take packets of a process that the controller has brought, as a path is cut.
+
+        Their barriers do not count, as they did not come in line behind what these promise.
+        """
+        if self._joined is None or self._excluded:
+            return
+        for data in packets:
+            try:
+                packet = wire.decode(data, now)
+                if (packet.source, packet.to) != (source, self.process):
+                    raise PacketError("a packet of others was forwarded")
+                self._take_forwarded(now, packet)
+            except PacketError:
+                self.counters.damaged += 1
+        self._joined[1].acknowledge(now)
+        self._finish(now)
+
     def tick(self, now: int) -> None:
         """Let time pass: beacons, repetitions, and what is given up."""
         interval = self.config.interval
@@ -200,6 +218,15 @@ class Endpoint:
         if self._joined is not None:
             found += self._joined[2].take()
         return found
+
+    def take_forwards(self) -> list[tuple[int, list[bytearray]]]:
+        """Return what the controller is to forward, by receiver, requests and answers apart.
+
+        Each may be lost: it is returned again until it is answered.
+        """
+        if self._joined is None or self._excluded:
+            return []
+        return self._joined[2].take_forwards()
 
     def take_events(self) -> list[Event]:
         """Return what happened since the last call. Deliveries of a service are in its order."""
@@ -290,6 +317,22 @@ class Endpoint:
             receiver.recall(now, packet, wire.decode_count(packet.payload))
         elif opcode == wire.RECALL_ACK:
             sender.recall_acknowledged(now, packet)
+
+    def _take_forwarded(self, now: int, packet: Packet) -> None:
+        assert self._joined is not None
+        sender, receiver, outbox = self._joined
+        if packet.opcode == wire.ACK:
+            ack = wire.decode_ack(packet.payload)
+            sender.acknowledged(now, packet, ack, is_forwarded=True)
+        elif packet.opcode == wire.RECALL_ACK:
+            sender.recall_acknowledged(now, packet)
+        elif packet.opcode in wire.FORWARDED:
+            self._take_of_process(now, packet, sender, receiver)
+            receiver.forwarded(now, packet.source)
+            if packet.opcode == wire.RECALL:
+                outbox.forward(Packet(wire.RECALL_ACK, 0, packet.source, packet.stamp))
+        else:
+            raise PacketError(f"opcode {packet.opcode} is not forwarded")
 
     def _advance(self, packet: Packet | Run, receiver: Receiver, outbox: Outbox) -> None:
         """Use the barriers of a packet, unless they are above what this process has promised."""

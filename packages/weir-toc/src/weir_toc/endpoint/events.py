@@ -175,6 +175,8 @@ class Counters:
     sent: int = 0
     delivered: int = 0
     resent: int = 0
+    #: Packets that the controller was given to forward, as the path to their receiver was cut.
+    forwarded: int = 0
     #: Best effort messages that came below a barrier already used, and were answered with a NAK.
     late: int = 0
     naks: int = 0

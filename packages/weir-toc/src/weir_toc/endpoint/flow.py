@@ -25,6 +25,11 @@ from weir_toc.packet import (
 RUN_PACKETS_MAX, RUN_BYTES_MAX = 64, 65_000
 #: A packet is sent again when one that was sent so much later is acknowledged.
 REORDERED_PACKETS = 3
+#: The path to a receiver is cut once the oldest thing that it owes is not answered after so many
+#: timeouts in a row. What is forwarded and not answered is forwarded again after so many intervals.
+CUT_TIMEOUTS, FORWARD_AGAIN = 5, 20
+#: What a receiver owes: the ACK of a packet, or a window.
+_PACKET, _WINDOW = 0, 1
 
 
 class Part:
@@ -62,9 +67,8 @@ class Scattering:
     stamp: int = 0
     #: How many parts are not wholly acknowledged.
     unacked: int = 0
-    #: The receivers that must still acknowledge its recall, and when each was last asked:
-    #: -1 before that.
-    recalls: dict[int, int] = field(default_factory=dict)
+    #: The receivers that must still acknowledge its recall.
+    recalls: set[int] = field(default_factory=set)
     #: So many notes of the controller it waits for, that failed receivers cannot be told.
     notes: int = 0
     #: The process whose failure aborted it; 0 while it goes on.
@@ -165,6 +169,33 @@ class Sent:
     sent_at: int
     #: How often it was sent; a round trip is measured of packets that were sent once.
     times: int = 1
+    #: Whether the controller was given it: its ACK tells nothing about the path.
+    is_forwarded: bool = False
+
+
+class Path:
+    """Whether packets reach a receiver and come back, as far as its sender knows."""
+
+    def __init__(self, now: int, interval: int) -> None:
+        #: Whether the controller forwards packets, and when it was last given some that are not
+        #: answered; 0 if there are none.
+        self.is_cut = False
+        self.forwarded_at = 0
+        self._interval = interval
+        #: The oldest thing that the receiver has not answered, and since when it is that.
+        self._owed: tuple[int, int] | None = None
+        self._owed_since = now
+
+    def watch(self, now: int, owed: tuple[int, int] | None, patience: int) -> bool:
+        """Note what the receiver owes; return whether the controller is to forward now.
+
+        The path is cut once that is the same for longer than `patience`.
+        """
+        if owed != self._owed:
+            self._owed, self._owed_since = owed, now
+        elif owed is not None and now - self._owed_since >= patience:
+            self.is_cut = True
+        return self.is_cut and now - self.forwarded_at >= FORWARD_AGAIN * self._interval
 
 
 class Flow:
@@ -189,15 +220,21 @@ class Flow:
         self.unreleased: dict[Service, deque[Part | Batch]] = {
             service: deque() for service in Service
         }
-        #: Aborted scatterings to recall, and how many recalls wait for their answers.
-        self.recalls: deque[Scattering] = deque()
-        self.recalling = 0
         #: The highest PSN that was acknowledged.
         self.acked_top = dict.fromkeys(Service, config.first_psn - 1)
         #: When to ask for a window, or to send again what is not acknowledged.
         self.retry_at = now
         #: Whether the receiver waits to hear that a smaller window is kept.
         self.owes_window = False
+        self.path = Path(now, interval)
+
+    @property
+    def owed(self) -> tuple[int, int] | None:
+        """The oldest thing that is not answered, but for recalls; None if there is none."""
+        sent = self.sent[Service.RELIABLE]
+        if sent:
+            return _PACKET, next(iter(sent))
+        return (_WINDOW, 0) if self.queue and not self.window else None
 
     def fits(self, size: int) -> bool:
         """Whether a part of so many bytes may leave now. One alone may, whatever the marks.

@@ -17,6 +17,7 @@ class Outbox:
 
     __slots__ = (
         "_epoch",
+        "_forwards",
         "_packets",
         "_process",
         "beaconed_at",
@@ -32,6 +33,8 @@ class Outbox:
         self._process = process
         self._epoch = epoch
         self._packets: list[tuple[bytearray, int]] = []
+        #: What the controller is to forward, by receiver, requests and answers apart.
+        self._forwards: dict[tuple[int, bool], list[bytearray]] = {}
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self.open: dict[int, Scattering | Batch] = {}
@@ -53,6 +56,26 @@ class Outbox:
         self._packets.append((data, len(data)))
         self.sent += 1
         self.sent_at = now
+
+    def forward(self, packet: Packet) -> bool:
+        """Let the controller forward a packet; return whether it fits in what leaves next.
+
+        It comes by another way than the link, so it carries no barriers: they would promise that
+        all before has come, too.
+        """
+        key = packet.to, packet.opcode in wire.FORWARDED_ANSWERS
+        waiting = self._forwards.setdefault(key, [])
+        plain = packet._replace(source=self._process, epoch=self._epoch, barrier=0, commit=0)
+        data = wire.encode(plain)
+        if sum(map(len, waiting)) + len(data) > wire.FORWARD_BYTES_MAX:
+            return False
+        waiting.append(data)
+        return True
+
+    def take_forwards(self) -> list[tuple[int, list[bytearray]]]:
+        """Return what the controller is to forward since the last call, by receiver."""
+        found, self._forwards = self._forwards, {}
+        return [(to, packets) for (to, _), packets in found.items()]
 
     def queue_batch(self, now: int, batch: Batch) -> None:
         """Queue the packets of a batch, which has left.

@@ -45,6 +45,9 @@ _TOLD_PACKETS = 1 << 30
 DELIVERED_MAX = 512
 #: A sender that has not confirmed a smaller window is asked again after so many intervals.
 _ASK_AGAIN = 10
+#: ACKs to a sender go through the controller, too, until it has forwarded nothing for so many
+#: intervals: how many are needed until the path is mended, nobody knows.
+_FORWARDS_LAST = 200
 
 
 #: As `Row`; a failure has no packets.
@@ -217,6 +220,14 @@ class Receiver:
             self._advance(source, stream, stream.released)
         self._outbox.queue(now, Packet(wire.RECALL_ACK, 0, packet.source, packet.stamp))
 
+    def forwarded(self, now: int, process: int) -> None:
+        """The controller has brought packets of a process, which waits for answers by it."""
+        source = self._sources.get(process)
+        if source is not None:
+            source.forwarded_at = now
+            source.answered_at = 0
+            source.reliable.ack_now = True
+
     # -- order ---------------------------------------------------------------------------------
 
     def advance(self, barrier: int, commit: int) -> None:
@@ -310,11 +321,23 @@ class Receiver:
                               stream.packets, stream.marked, ranges)  # fmt: skip
         flags = wire.CONFIRM if source.told < source.granted else 0
         source.acks += 1
-        self._outbox.queue(now, Packet(wire.ACK, 0, source.process, psn=source.acks, flags=flags,
-                                       payload=wire.encode_ack(ack)))  # fmt: skip
+        packet = Packet(wire.ACK, 0, source.process, psn=source.acks, flags=flags,
+                        payload=wire.encode_ack(ack))  # fmt: skip
+        self._outbox.queue(now, packet)
+        if source.forwarded_at and (service is Service.RELIABLE or flags):
+            self._answer(now, source, packet)
         stream.packets = stream.marked = 0
         stream.ack_now = stream.ack_soon = False
         source.unreported = 0
+
+    def _answer(self, now: int, source: Source, ack: Packet) -> None:
+        """Send an ACK through the controller, too: one in an interval beside those it waits for."""
+        interval = self.config.interval
+        if now - source.forwarded_at > _FORWARDS_LAST * interval:
+            source.forwarded_at = 0
+        elif now - source.answered_at >= interval:
+            source.answered_at = now
+            self._outbox.forward(ack)
 
     # -- memory --------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ acknowledged all of it, or its recall; the commit barrier stays below the oldest
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -29,56 +28,22 @@ from weir_toc.endpoint.events import (
     SendFailed,
     Service,
     Settled,
-    Undeliverable,
 )
-from weir_toc.endpoint.flow import Batch, Flow, Part, Scattering, Sent
+from weir_toc.endpoint.flow import CUT_TIMEOUTS, Batch, Flow, Part, Scattering, Sent
 from weir_toc.endpoint.making import in_turn, made, memory_of
 from weir_toc.endpoint.outbox import Outbox
+from weir_toc.endpoint.recalls import Notes, Recalls
 from weir_toc.errors import InvalidScattering, SendBufferFull
-from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, Packet
+from weir_toc.packet import (
+    FORWARD_BYTES_MAX,
+    OVERHEAD_BYTES,
+    PAYLOAD_BYTES_MAX,
+    Acknowledgement,
+    Packet,
+)
 
 #: A timeout sends so many packets again; the ACKs of these bring the next ones.
 RESENT_AT_ONCE = 32
-#: So many recalls to one receiver may be without their answers.
-RECALLS_AT_ONCE = 32
-_NOT_ASKED = -1
-
-
-class Notes:
-    """Recalled scatterings that wait for a note, by the process whose failure is the reason.
-
-    A scattering is recalled from all receivers but those that have failed. One of these may have
-    acknowledged it and come back: what the controller has noted tells it what it must not deliver.
-    So the commit barrier stays below until that is noted.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, list[Scattering]] = {}
-        #: Stamps that are to be told next, by failed receiver.
-        self._untold: dict[int, list[int]] = defaultdict(list)
-
-    def add(self, process: int, scattering: Scattering, receivers: Iterable[int]) -> None:
-        """Let a scattering wait: these receivers cannot be told that it is recalled.
-
-        Scatterings are added in the order of their stamps.
-        """
-        scattering.notes += 1
-        self._waiting.setdefault(process, []).append(scattering)
-        for receiver in receivers:
-            self._untold[receiver].append(scattering.stamp)
-
-    def told(self, process: int) -> Iterator[Undeliverable]:
-        """Yield what is to be noted because of the failure of a process, if anything is."""
-        if self._untold:
-            untold, self._untold = self._untold, defaultdict(list)
-            ranges = tuple((one, _ranges(stamps)) for one, stamps in untold.items())
-            yield Undeliverable(process, ranges)
-
-    def noted(self, process: int) -> Iterator[Scattering]:
-        """Yield what waited for the note of a failure."""
-        for scattering in self._waiting.pop(process, ()):
-            scattering.notes -= 1
-            yield scattering
 
 
 class Sender:
@@ -97,8 +62,7 @@ class Sender:
         self._open = outbox.open
         #: Best effort scatterings by stamp, and how many of their parts are under way.
         self._best_effort: dict[int, Scattering | Batch] = {}
-        #: Reliable scatterings that are recalled, by stamp.
-        self._aborted: dict[int, Scattering] = {}
+        self._recalls = Recalls(outbox)
         #: What waits for no credits any more since it has lost a receiver.
         self._ready: list[Scattering | Batch] = []
         self._failed: set[int] = set()
@@ -180,11 +144,18 @@ class Sender:
 
     # -- packets -------------------------------------------------------------------------------
 
-    def acknowledged(self, now: int, packet: Packet, ack: Acknowledgement) -> None:
-        """Take an ACK: what was received, what was released, and the window from now on."""
+    def acknowledged(
+        self, now: int, packet: Packet, ack: Acknowledgement, is_forwarded: bool = False
+    ) -> None:
+        """Take an ACK: what was received, what was released, and the window from now on.
+
+        `is_forwarded` if the controller brought it.
+        """
         flow = self.flows.get(packet.source)
         if flow is None:
             return
+        if is_forwarded:
+            flow.path.forwarded_at = 0
         service = Service(ack.service)
         self.counters.marked += ack.marked
         found, touched = flow.covered(service, ack)
@@ -197,6 +168,9 @@ class Sender:
                 flow.arrived_alike(each)
             else:
                 self._packet_acknowledged(flow, each)
+            if service is Service.RELIABLE and not is_forwarded:
+                # What was given to the controller, too, may have come by that way alone.
+                flow.path.is_cut &= isinstance(each, Sent) and each.is_forwarded
         flow.released(service, ack.released)
         newest = max([one.sent_at for _, one in flow.overtaken(now, service)], default=0)
         flow.congestion.lost(now, newest)
@@ -221,10 +195,8 @@ class Sender:
         self.counters.naks += 1
         flow = self.flows.get(packet.source)
         if flow is not None:
-            batches = [
-                one for one in flow.batches(Service.BEST_EFFORT)
-                if one.stamp <= packet.stamp < one.stamp + len(one)
-            ]  # fmt: skip
+            best_effort = flow.batches(Service.BEST_EFFORT)
+            batches = [one for one in best_effort if 0 <= packet.stamp - one.stamp < len(one)]
             self._separate(flow, Service.BEST_EFFORT, batches)
         scattering = self._best_effort.get(packet.stamp)
         if isinstance(scattering, Scattering):
@@ -237,13 +209,9 @@ class Sender:
         scattering = self._open.get(packet.stamp)
         if not isinstance(scattering, Scattering):
             return  # a batch is not recalled
-        if scattering.recalls.get(packet.source, _NOT_ASKED) != _NOT_ASKED:
-            del scattering.recalls[packet.source]
-            flow = self.flows[packet.source]
-            flow.recalling -= 1
-            self._recall_next(now, flow)
+        if self._recalls.answered(now, scattering, packet.source):
             self._close_recalled(scattering)
-            self._grant(now, [flow])
+            self._grant(now, [self.flows[packet.source]])
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -259,10 +227,10 @@ class Sender:
                     self._give_up(one.scattering, one.part, Reason.LOST)
             if flow.retry_at <= now:
                 self._retry(now, flow)
-        for scattering in self._aborted.values():
-            for to, asked_at in scattering.recalls.items():
-                if asked_at >= 0 and now - asked_at >= self.flows[to].trips.timeout:
-                    self._recall(now, scattering, to)
+            owed = flow.owed or self._recalls.owed(flow.to)
+            if flow.path.watch(now, owed, flow.trips.lasting(CUT_TIMEOUTS)):
+                self._forward(now, flow)
+        self._recalls.tick(now, {to: flow.trips.timeout for to, flow in self.flows.items()})
         self._grant(now, self.flows.values())
 
     def process_failed(self, now: int, process: int) -> None:
@@ -279,6 +247,7 @@ class Sender:
         for waiting in _queued(self.flows.values(), process):
             self._cancel(waiting, process, Reason.PROCESS_FAILED)
         self.flows.pop(process, None)
+        self._recalls.forget(process)
         for one in _scatterings(self._best_effort):
             for part in one.parts:
                 if part.to == process and part.unacked:
@@ -290,7 +259,8 @@ class Sender:
     def _abort_all(self, now: int, process: int) -> None:
         """Abort what a failed process has not acknowledged, and tell what it cannot be told."""
         for scattering in _scatterings(self._open):
-            if scattering.recalls.pop(process, None) is not None:
+            if process in scattering.recalls:
+                scattering.recalls.discard(process)
                 self._notes.add(process, scattering, [process])
             elif not scattering.aborted_by and scattering.is_owed_by(process):
                 self._abort(now, scattering, process)
@@ -486,14 +456,28 @@ class Sender:
 
     def _connect(self, now: int, flow: Flow, window: int) -> None:
         """Ask for an ACK; a window that is not 0 is confirmed."""
-        self._outbox.queue(now, Packet(wire.CONNECT, 0, flow.to, psn=flow.ack_number,
-                                       payload=wire.encode_count(window)))  # fmt: skip
+        self._outbox.queue(now, _connect(flow, window))
 
     def _confirm_window(self, now: int, flow: Flow) -> None:
         """Tell the receiver that its smaller window is kept, once nothing exceeds it."""
         if flow.owes_window and flow.used <= flow.window:
             flow.owes_window = False
             self._connect(now, flow, flow.window)
+            if flow.path.is_cut:
+                self._outbox.forward(_connect(flow, flow.window))
+
+    # -- a path that is cut --------------------------------------------------------------------
+
+    def _forward(self, now: int, flow: Flow) -> None:
+        """Let the controller forward what a receiver owes longest: as much as one message takes."""
+        found = flow.sent[Service.RELIABLE].items()
+        owed = self._first_packets(flow, Service.RELIABLE, found)
+        packets = [*_forwarded(now, flow, owed), *self._recalls.asked(flow.to)]
+        if flow.queue and not found:
+            packets.append(_connect(flow, 0))
+        if packets:
+            flow.path.forwarded_at = now
+            self.counters.forwarded += sum([self._outbox.forward(one) for one in packets])
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -522,7 +506,6 @@ class Sender:
     def _abort(self, now: int, scattering: Scattering, process: int) -> None:
         """Recall a scattering from all its receivers but the failed one."""
         scattering.aborted_by = process
-        self._aborted[scattering.stamp] = scattering
         self._settling[process] += 1
         for part in scattering.parts:
             flow = self.flows.get(part.to)
@@ -531,27 +514,13 @@ class Sender:
             for psn in range(part.first_psn, part.first_psn + part.packets):
                 flow.sent[Service.RELIABLE].pop(psn, None)
             flow.arrived(part)
-            scattering.recalls[part.to] = _NOT_ASKED
-            flow.recalls.append(scattering)
-            self._recall_next(now, flow)
-
-    def _recall_next(self, now: int, flow: Flow) -> None:
-        """Recall what waits for that, few at once: a burst of all would be lost in large part."""
-        while flow.recalls and flow.recalling < RECALLS_AT_ONCE:
-            flow.recalling += 1
-            self._recall(now, flow.recalls.popleft(), flow.to)
-
-    def _recall(self, now: int, scattering: Scattering, to: int) -> None:
-        scattering.recalls[to] = now
-        part = next(part for part in scattering.parts if part.to == to)
-        self._outbox.queue(now, Packet(wire.RECALL, 0, to, scattering.stamp, psn=part.first_psn,
-                                payload=wire.encode_count(part.packets)))  # fmt: skip
+            self._recalls.add(now, scattering, part.to)
 
     def _close_recalled(self, scattering: Scattering) -> None:
         """Report an aborted scattering once all of its receivers have discarded it, or will."""
         if scattering.recalls or scattering.notes:
             return
-        del self._open[scattering.stamp], self._aborted[scattering.stamp]
+        del self._open[scattering.stamp]
         process = scattering.aborted_by
         failed = SendFailed(
             scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED, Service.RELIABLE
@@ -579,17 +548,6 @@ class Sender:
         }
 
 
-def _ranges(stamps: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the first and the last of stamps that follow each other; they rise."""
-    found: list[tuple[int, int]] = []
-    for stamp in stamps:
-        if found and stamp == found[-1][1] + 1:
-            found[-1] = found[-1][0], stamp
-        else:
-            found.append((stamp, stamp))
-    return tuple(found)
-
-
 def _packet(to: int, psn: int, sent: Sent) -> Packet:
     """Return one packet of a part."""
     part, scattering = sent.part, sent.scattering
@@ -598,6 +556,28 @@ def _packet(to: int, psn: int, sent: Sent) -> Packet:
     payload = part.payload[begin : begin + PAYLOAD_BYTES_MAX]
     return Packet(scattering.service.value, 0, to, scattering.stamp, psn=psn, flags=flags,
                   payload=payload)  # fmt: skip
+
+
+def _forwarded(now: int, flow: Flow, owed: Iterable[tuple[int, Sent]]) -> Iterator[Packet]:
+    """Yield the packets to forward that were sent, as many as leave at once.
+
+    What has just left may still come by the network, and tells then that the path is mended.
+    """
+    limit, room = now - flow.trips.lasting(1), FORWARD_BYTES_MAX
+    for psn, one in owed:
+        packet = _packet(flow.to, psn, one)
+        room -= OVERHEAD_BYTES + len(packet.payload)
+        if room < 0 or (one.sent_at > limit and one.times == 1):
+            return
+        one.times += 1  # its round trip is not measured
+        one.is_forwarded = True
+        yield packet
+
+
+def _connect(flow: Flow, window: int) -> Packet:
+    """Return what asks for an ACK, and confirms a window that is not 0."""
+    payload = wire.encode_count(window)
+    return Packet(wire.CONNECT, 0, flow.to, psn=flow.ack_number, payload=payload)
 
 
 def _queued(flows: Iterable[Flow], process: int) -> Iterable[Scattering]:

@@ -170,6 +170,9 @@ class Source:
     #: Bytes in memory, and bytes released since the last ACK.
     buffered: int = 0
     unreported: int = 0
+    #: When the controller last brought a packet of it, and was last given an ACK; 0 before.
+    forwarded_at: int = 0
+    answered_at: int = 0
 
     @classmethod
     def beginning(cls, process: int, first_psn: int) -> Source:

@@ -8,7 +8,7 @@ leader: by datagrams, and over this connection where they do not arrive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from weir_toc.hosts.frames import (
     FRAME_BYTES_MAX,
     Address,
     Frame,
+    forward_of,
     framed_json,
     number_in,
     parsed,
@@ -39,6 +40,8 @@ _AGAIN_AFTER = 0.05
 SILENT_SECONDS = 0.8
 #: A node that says nothing to its leader for so long does not answer: its clock is due sooner.
 ANSWERS_SECONDS = 2 * SILENT_SECONDS
+#: What this node sends may wait in so many bytes of memory before packets to forward are dropped.
+FORWARD_UNSENT_MAX = 1 << 20
 #: A node whose place is taken asks again for so long: the other one may have just been lost.
 TAKEN_SECONDS = 4.0
 
@@ -77,6 +80,8 @@ class ControlLink:
         self._numbers = 0
         self._unanswered: dict[int, tuple[Frame, asyncio.Future[Frame] | None]] = {}
         self._writer: asyncio.StreamWriter | None = None
+        #: Whether the leader forwards packets: earlier versions do not.
+        self._forwards = False
         #: Since when a leader has said that another node has this place; None if none has.
         self._taken_since: float | None = None
 
@@ -135,6 +140,17 @@ class ControlLink:
         if self._writer is not None:
             self._writer.write(framed_json(frame))
 
+    def forward(self, to: int, packets: Iterable[bytes | bytearray]) -> None:
+        """Let the leader forward packets, if it does that, and reads what it is sent.
+
+        They may be lost: who needs an answer forwards them again.
+        """
+        writer = self._writer
+        if writer is None or not self._forwards:
+            return
+        if writer.transport.get_write_buffer_size() <= FORWARD_UNSENT_MAX:
+            writer.write(framed_json(forward_of(to, packets)))
+
     def _ask(self, frame: Frame, future: asyncio.Future[Frame] | None) -> int:
         if len(self._unanswered) >= UNANSWERED_MAX:
             raise TocError(f"the controller has not answered {UNANSWERED_MAX} reports: is it gone?")
@@ -168,6 +184,7 @@ class ControlLink:
                 raise ControlError(f"it leads in term {term}, and {self.term} has begun")
             self.term = term
             self._taken_since = None
+            self._forwards = frame.get("forwards") is True
             self._writer = writer
             for numbered, _ in self._unanswered.values():
                 writer.write(framed_json(numbered))

@@ -32,7 +32,7 @@ from weir_toc.controller.codec import (
 )
 from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoined
 from weir_toc.controller.failures import FailureState
-from weir_toc.controller.lag import LagAlarm, Lagging
+from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import (
     Founded,
@@ -60,7 +60,7 @@ from weir_toc.hosts.frames import (
     read_frame,
     text_in,
 )
-from weir_toc.hosts.sessions import Session, rival_of
+from weir_toc.hosts.sessions import Session, forward, rival_of
 from weir_toc.hosts.udp import cannot_listen
 from weir_toc.places import Place, place_named
 
@@ -459,7 +459,7 @@ class Controller:
             if rival := rival_of(session, is_started, self.state, former, began):
                 session.send(rival)
                 return
-        session.send({"op": "welcome", "term": self.node.term})
+        session.send({"op": "welcome", "term": self.node.term, "forwards": True})
         if session.node:
             self._attach(session)
         while True:
@@ -480,6 +480,8 @@ class Controller:
                 session.send(answer)
             elif frame["op"] == "links":
                 self._read_links(session, frame, reached)
+            elif frame["op"] == "forward":
+                forward(session.node, frame, self.state, self._pacing, self._nodes)
             else:
                 self._request(session, frame)
                 self._serve()
@@ -635,11 +637,8 @@ class Controller:
             "log": {"bytes": self.log.size, "last": self.log.last_index(),
                     "applied": node.log.applied},
         }  # fmt: skip
-        lag = None
-        if self._pacing is not None and state.failures is not None:
-            lag = self._pacing.lag(state.failures.topology)
         sessions = self._nodes if node.role is raft.Role.LEADER else None
-        return {**found, **status_of(state, sessions, lag)}
+        return {**found, **status_of(state, sessions, self._pacing)}
 
 
 def is_decided(
@@ -660,17 +659,18 @@ def names_by_id(state: ControllerState) -> dict[int, str]:
 
 
 def status_of(
-    state: ControllerState, sessions: Mapping[int, Session] | None, lag: LagAlarm | None
+    state: ControllerState, sessions: Mapping[int, Session] | None, pacing: Pacing | None
 ) -> Frame:
     """Return the status of a network, "network" being None before it is founded.
 
-    `sessions` are the connections of nodes, `lag` is the alarm. Only a leader has both: the status
-    of another member does not say whether a node is connected, and what its kernel has dropped.
+    `sessions` are the connections of nodes. Only a leader has them, and `pacing`: the status of
+    another member does not say who is connected, lags, or is cut off, and what kernels dropped.
     """
     network, failures = state.network, state.failures
     if network is None or failures is None:
         return {"network": None}
     names = names_by_id(state)
+    lag = pacing.lag(failures.topology) if pacing is not None else None
 
     def seen(node: int) -> Frame:
         if sessions is None:
@@ -691,6 +691,9 @@ def status_of(
         "failed": len(failures.failed),
         "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
         "lagged": lag.reported if lag else 0,
+        "forwarding": [[names.get(one, "") for one in pair] for pair in pacing.paths.pairs]
+                      if pacing else [],
+        "forwarded": pacing.paths.passed if pacing else 0,
         "undecided": failures.is_undecided,
         "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
                        "waiting": sorted(one.waiting)} for one in failures.failures.values()],

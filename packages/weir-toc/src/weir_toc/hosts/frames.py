@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -108,6 +110,21 @@ def addresses_of(url: str) -> list[Address]:
         if scheme == "toc":
             return found
     raise TocError(f"{url!r} is not of the form toc://host:port or toc://host:port,host:port")
+
+
+def forward_of(node: int, packets: Iterable[bytes | bytearray]) -> Frame:
+    """Return packets to forward to a process, or forwarded from one, as a frame."""
+    return {"op": "forward", "node": node,
+            "packets": [b64encode(one).decode("ascii") for one in packets]}  # fmt: skip
+
+
+def packets_in(frame: Frame) -> list[bytes]:
+    """Return the packets of such a frame. Raises ControlError if it holds none."""
+    rows = frame.get("packets")
+    try:
+        return [b64decode(one, validate=True) for one in rows or ()]
+    except (TypeError, ValueError) as error:
+        raise ControlError(f"packets that are not in base 64: {error}") from error
 
 
 async def ask_once(address: Address, frame: Frame, timeout: float = 3.0) -> Frame:

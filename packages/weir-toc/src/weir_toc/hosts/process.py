@@ -34,7 +34,7 @@ from weir_toc.endpoint.events import (
 from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink, RawClock
-from weir_toc.hosts.frames import Address, Frame, number_in, text_in
+from weir_toc.hosts.frames import Address, Frame, number_in, packets_in, text_in
 from weir_toc.hosts.rack_link import RackLink
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.node import SILENT_INTERVALS
@@ -398,6 +398,8 @@ class Process:
         assert self._socket is not None
         endpoint = self._endpoint
         self._socket.send(endpoint.take_runs())
+        for to, packets in endpoint.take_forwards():
+            self.link.forward(to, packets)
         for event in endpoint.take_event_runs():
             if isinstance(event, Delivered):
                 self._hand(event.service, event)
@@ -467,6 +469,10 @@ class Process:
             self._named.set()
         elif frame["op"] == "excluded":
             self._excluded()
+        elif frame["op"] == "forward" and self._endpoint is not None:
+            source = number_in(frame, "node")
+            self._endpoint.forwarded(self.link.now(), source, packets_in(frame))
+            self._after()
         elif frame["op"] == "command":
             command = command_from(frame.get("command"))
             if isinstance(command, Fail) and command.to == self.process:

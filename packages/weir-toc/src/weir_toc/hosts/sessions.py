@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
+from weir_toc.controller.pacing import Pacing
+from weir_toc.controller.paths import WAITING_BYTES_MAX, check_forward
 from weir_toc.controller.state import ControllerState
 from weir_toc.hosts.control_link import ANSWERS_SECONDS
 from weir_toc.hosts.frames import (
     UNREAD_BYTES_MAX,
     Address,
     Frame,
+    forward_of,
     framed_json,
     number_in,
+    packets_in,
     socket_in,
 )
 
@@ -53,9 +58,38 @@ class Session:
         elif not transport.is_closing():
             self._writer.write(framed_json(frame))
 
+    def forward(self, source: int, packets: Sequence[bytes]) -> None:
+        """Bring packets of another process, unless much waits here: they come again."""
+        if self._writer.transport.get_write_buffer_size() <= WAITING_BYTES_MAX:
+            self.send(forward_of(source, packets))
+
     def close(self) -> None:
         """End the connection once what was sent has left."""
         self._writer.close()
+
+
+def forward(
+    source: int,
+    frame: Frame,
+    state: ControllerState,
+    pacing: Pacing | None,
+    sessions: Mapping[int, Session],
+) -> None:
+    """Pass packets of a process on to another one, if both go on.
+
+    `sessions` are those of the connected nodes. Raises ControlError for packets of others.
+    """
+    to, packets = number_in(frame, "node"), packets_in(frame)
+    is_answer = check_forward(source, to, packets)
+    if pacing is None or state.failures is None or not {source, to} <= state.failures.processes:
+        return
+    if is_answer:
+        pacing.paths.answered(to, source)
+    elif not pacing.paths.ask(monotonic_ns(), source, to, sum(map(len, packets))):
+        return
+    if (session := sessions.get(to)) is not None:
+        pacing.paths.passed += 1
+        session.forward(source, packets)
 
 
 def rival_of(

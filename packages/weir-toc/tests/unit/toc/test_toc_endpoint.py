@@ -18,8 +18,8 @@ from weir_toc.endpoint.events import (
     Service,
     Settled,
 )
+from weir_toc.endpoint.recalls import RECALLS_AT_ONCE
 from weir_toc.endpoint.receiving import Receiver
-from weir_toc.endpoint.sending import RECALLS_AT_ONCE
 from weir_toc.errors import Fenced, InvalidScattering, SendBufferFull
 from weir_toc.packet import Packet, cost_of
 
