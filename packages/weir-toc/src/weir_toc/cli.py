@@ -354,6 +354,8 @@ def _print_network(leader: Frame) -> None:
     for one in leader["lagging"]:
         print(f"lagging {' to '.join(one['link'])}  by {one['behind_ms']:g} ms  from "
               f"{' to '.join(one['hop'])} on  cause {one['cause']}")  # fmt: skip
+    for source, to in leader.get("forwarding", ()):
+        print(f"forwarding from {source} to {to}: their packets are lost on the way")
     for failure in leader["unsettled"]:
         print(f"failure {failure['failure']} waits for {failure['waiting']}")
 

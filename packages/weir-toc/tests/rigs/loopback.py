@@ -14,7 +14,9 @@ from rigs.programs import free_ports
 from weir_toc.controller.records import Founded
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.controller import Controller
+from weir_toc.hosts.frames import Frame
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
+from weir_toc.member import Member
 from weir_toc.places import Place
 from weir_toc.topology import switch_id
 
@@ -90,9 +92,24 @@ class Loopback:
     def restart_aggregator(self) -> None:
         asyncio.run_coroutine_threadsafe(self.start_aggregator(), self.loop).result(60)
 
+    def status(self) -> Frame:
+        """Return what the controller says of itself, read in its own loop."""
+
+        async def read() -> Frame:
+            assert self.controller is not None
+            return self.controller.status()
+
+        return asyncio.run_coroutine_threadsafe(read(), self.loop).result(60)
+
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
         self.thread.join()
+
+
+def mute(member: Member) -> None:
+    """Let a process answer nothing of what the controller forwards to it."""
+    assert member._thread is not None
+    member._thread.process.link.forward = lambda *_: None  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

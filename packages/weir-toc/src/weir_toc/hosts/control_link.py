@@ -231,6 +231,8 @@ class ControlLink:
             )
             self.clock.sample(sent, reached, answered, received)
             self.is_set.set()
+        elif op == "refused" and "number" not in frame:
+            raise ControlError(str(frame.get("why", "")))
         elif op in ("done", "refused"):
             _, future = self._unanswered.pop(number_in(frame, "number"), (None, None))
             if future is not None and not future.done():
