@@ -9,7 +9,7 @@ way either, in the time in which all must answer the controller, has failed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from weir_toc import packet as wire
@@ -108,3 +108,11 @@ class CutPaths:
     def pairs(self) -> list[tuple[int, int]]:
         """Return the senders and receivers between which packets are forwarded now."""
         return sorted(self._paths)
+
+
+def forwarding_of(paths: CutPaths | None, names: Mapping[int, str]) -> dict[str, object]:
+    """Return whom a leader forwards for, by their names, and how often it did; None of others."""
+    if paths is None:
+        return {"forwarding": [], "forwarded": 0}
+    pairs = [[names.get(one, "") for one in pair] for pair in paths.pairs]
+    return {"forwarding": pairs, "forwarded": paths.passed}

@@ -34,6 +34,7 @@ from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoine
 from weir_toc.controller.failures import FailureState
 from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
+from weir_toc.controller.paths import forwarding_of
 from weir_toc.controller.records import (
     Founded,
     Record,
@@ -691,9 +692,7 @@ def status_of(
         "failed": len(failures.failed),
         "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
         "lagged": lag.reported if lag else 0,
-        "forwarding": [[names.get(one, "") for one in pair] for pair in pacing.paths.pairs]
-                      if pacing else [],
-        "forwarded": pacing.paths.passed if pacing else 0,
+        **forwarding_of(pacing.paths if pacing is not None else None, names),
         "undecided": failures.is_undecided,
         "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
                        "waiting": sorted(one.waiting)} for one in failures.failures.values()],
