@@ -18,6 +18,8 @@ _ENDPOINT = "weir_toc.endpoint.endpoint"
 _NODE = "weir_toc.node"
 _OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
+_PATHS = "weir_toc.controller.paths"
+_RECALLS = "weir_toc.endpoint.recalls"
 _RECEIVING = "weir_toc.endpoint.receiving"
 _SENDING = "weir_toc.endpoint.sending"
 _STREAMS = "weir_toc.endpoint.streams"
@@ -95,8 +97,25 @@ MUTANTS = (
     Mutant("a message is delivered without its last fragments", _STREAMS,
            "len(self.fragments) == self.last - self.first + 1", "True", 0, ("I8", "I9")),
     Mutant("nothing is sent again", _SENDING,
-           "for psn, one in self._first_packets(flow, Service.RELIABLE, sent.items()):",
-           "for psn, one in ():", 6, ("I9",)),
+           "            if flow.retry_at <= now:\n",
+           "            continue\n            if flow.retry_at <= now:\n", 6, ("I9", "I16")),
+    Mutant("nothing is forwarded where a path is cut", _SENDING,
+           "if flow.path.watch(now, owed, flow.trips.lasting(CUT_TIMEOUTS)):", "if False:", 32,
+           ("I9",)),
+    Mutant("what the controller was given counts as received", _SENDING,
+           "            flow.path.forwarded_at = now\n",
+           "            flow.path.forwarded_at = now\n"
+           "            for psn, one in owed:\n"
+           "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
+           "                    self._packet_acknowledged(flow, one)\n", 32, ("I1", "I9", "I10")),
+    Mutant("what is forwarded is taken though it has come before", _ENDPOINT,
+           "            self._take_of_process(now, packet, sender, receiver)\n            receiver",
+           "            if source := receiver._sources.get(packet.source):\n"
+           "                source.reliable.seen = type(source.reliable.seen)()\n"
+           "            self._take_of_process(now, packet, sender, receiver)\n            receiver",
+           32, ("I4", "I8")),
+    Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
+           ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
            "flow.queue.append((scattering, part))",
            "flow.queue.insert(0 if part.to & 1 else len(flow.queue), (scattering, part))", 1,
@@ -135,7 +154,7 @@ MUTANTS = (
     Mutant("who comes back delivers of its own what others do not", _RECEIVING,
            "waiting[:] = [one for one in waiting if one[1] != process or one[0] <= last]\n",
            "pass\n", 81, ("I10", "I11")),
-    Mutant("a commit barrier passes what is recalled before that is noted", _SENDING,
+    Mutant("a commit barrier passes what is recalled before that is noted", _RECALLS,
            "        scattering.notes += 1\n", "", 1_298, ("I12", "I14")),
     Mutant("only the newest failure is told of what is recalled", _SENDING,
            "untold = [part.to for part in scattering.parts if part.to in self._failed]",
