@@ -108,12 +108,6 @@ MUTANTS = (
            "            for psn, one in owed:\n"
            "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
            "                    self._packet_acknowledged(flow, one)\n", 32, ("I1", "I9", "I10")),
-    Mutant("what is forwarded is taken though it has come before", _ENDPOINT,
-           "            self._take_of_process(now, packet, sender, receiver)\n            receiver",
-           "            if source := receiver._sources.get(packet.source):\n"
-           "                source.reliable.seen = type(source.reliable.seen)()\n"
-           "            self._take_of_process(now, packet, sender, receiver)\n            receiver",
-           32, ("I4", "I8")),
     Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
            ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
