@@ -71,12 +71,8 @@ _OF_NUMBERS = "what is in it is made of numbers, and hashed by them"
 ORDERLESS = {
     (f"{LAB}sim/checkers/exercised.py", "set[object]"): "it is only counted",
     (f"{LAB}sim/observations.py", "set[Place]"): _OF_NUMBERS,
-    (f"{WEIR}app/dispatcher.py", "asyncio.wait"): "a defect: who is busy is cancelled in its order",
-    (f"{WEIR}app/dispatcher.py", "set[Worker]"): "a defect: who is idle is cancelled in its order",
-    (f"{WEIR}app/dispatcher.py", "set[Workers]"): "a defect: others flush in its order",
+    (f"{WEIR}app/dispatcher.py", "set[Worker]"): _TESTED,
     (f"{WEIR}app/supervisor.py", "set[asyncio.Task[None]]"): "it is only waited for",
-    (f"{WEIR}app/supervisor.py", "{name for one in self._taken for name in one.namespaces}"):
-        "a defect: namespaces are listed in the order of their hashes",
     (f"{WEIR}broker/access/session_ends.py", "set(self._queue)"): _OF_NUMBERS,
     (f"{WEIR}broker/barriers/topic_order.py", "set[Request]"): _TESTED,
     (f"{WEIR}broker/consumers/acks.py", "set[Caller]"): _TESTED,

@@ -50,7 +50,8 @@ class LoopWorkers:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.subscriptions: set[Workers] = set()
+        #: In the order in which they came: sets of objects have another one in each process.
+        self.subscriptions: dict[Workers, None] = {}
         #: Set while anybody may begin something; and when all are idle.
         self._opened = asyncio.Event()
         self._opened.set()
@@ -63,7 +64,7 @@ class LoopWorkers:
 
     def leave(self, workers: Workers) -> None:
         """Forget those of a subscription; all, once there are none: a loop may be one of many."""
-        self.subscriptions.discard(workers)
+        self.subscriptions.pop(workers, None)
         if not self.subscriptions:
             _by_loop.pop(asyncio.get_running_loop(), None)
 
@@ -151,12 +152,12 @@ class Workers:
 
     def __init__(self, queue: WorkQueue) -> None:
         """Begin with none; they take what they work on from `queue`."""
-        self.all: set[Worker] = set()
+        self.all: dict[Worker, None] = {}
         #: Those that wait for something to do.
-        self.idle: set[Worker] = set()
+        self.idle: dict[Worker, None] = {}
         self._queue = queue
         self._loop_workers = LoopWorkers.here()
-        self._loop_workers.subscriptions.add(self)
+        self._loop_workers.subscriptions[self] = None
 
     @property
     def busy(self) -> int:
@@ -170,16 +171,16 @@ class Workers:
 
     async def idly(self, worker: Worker, wait: Coroutine[Any, Any, T]) -> T:
         """Wait, as one who has nothing to do and may be cancelled."""
-        self.idle.add(worker)
+        self.idle[worker] = None
         self._loop_workers.note_idle()
         try:
             return await wait
         finally:
-            self.idle.discard(worker)
+            self.idle.pop(worker, None)
 
     def over(self, worker: Worker) -> None:
         """Forget one that has ended."""
-        self.all.discard(worker)
+        self.all.pop(worker, None)
         self._loop_workers.note_idle()
         if not self.all:
             self._loop_workers.leave(self)
@@ -285,7 +286,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         for _ in range(self._subscription.concurrency):
             worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
-            self._workers.all.add(worker)
+            self._workers.all[worker] = None
             worker.add_done_callback(self._workers.over)
         self._limit.watch()
 
@@ -298,9 +299,10 @@ class Dispatcher:
         self._limit.close()
         for worker in self._workers.idle:
             worker.cancel()
-        busy = {*self._workers.all}
+        busy = [*self._workers.all]
         if busy:
-            _, busy = await asyncio.wait(busy, timeout=grace)
+            await asyncio.wait(busy, timeout=grace)
+            busy = [worker for worker in busy if not worker.done()]
         for worker in busy:
             worker.cancel()
         if busy:

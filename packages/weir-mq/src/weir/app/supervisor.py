@@ -327,7 +327,7 @@ class Supervisor:
     async def _topics(self, client: Client) -> list[str]:
         """Return the topics that there are of those that handlers take, by full name."""
         found = {name for one in self._taken for name in one.named}
-        for namespace in {name for one in self._taken for name in one.namespaces}:
+        for namespace in sorted({name for one in self._taken for name in one.namespaces}):
             listed = [info.full_name for info in await client.topics(namespace)]
             found.update(name for name in listed if any(one.takes(name) for one in self._taken))
         return sorted(found)

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import weir
 from rigs.apps import bury_by, end_pause, pause_by
 from weir.app.core.breaker import State
+from weir.app.dispatcher import Workers
+from weir.app.work_queue import WorkQueue
 
 RETRY = weir.Backoff(attempts=3, first=1, factor=2, most=100, jitter=0)
 
@@ -440,3 +442,28 @@ def test_handlers_that_never_wait_leave_room_for_others(begun: Any, delivery: An
             assert turns > 5
 
     asyncio.run(test())
+
+
+def test_idle_workers_end_in_the_order_in_which_they_began() -> None:
+    """Worlds of applications repeat only if this does not follow where objects lie in memory."""
+    order: list[int] = []
+
+    async def main() -> None:
+        workers = Workers(cast(WorkQueue, None))
+
+        async def idle(number: int) -> None:
+            try:
+                await workers.idly(tasks[number], asyncio.sleep(100))
+            finally:
+                order.append(number)
+
+        tasks: list[asyncio.Task[None]] = []
+        for number in range(50):
+            tasks.append(asyncio.create_task(idle(number)))
+        await asyncio.sleep(0)
+        for one in workers.idle:
+            one.cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(main())
+    assert order == [*range(50)]
