@@ -232,7 +232,7 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     for _ in range(random.randint(1, 4)):
         others = random.sample([*world.hosts], random.randint(0, len(world.hosts)))
         size = random.choice((0, 64, 1_500, world.shape.part_max))
-        parts = [(one, random.randbytes(size)) for one in {source, to, *others}]
+        parts = [(one, random.randbytes(size)) for one in sorted({source, to, *others})]
         world.send(source, Service.RELIABLE, parts)
         _go_on(world, random, runs, random.choice((1, 5, 20, 70)))
     if random.random() < 0.3:
