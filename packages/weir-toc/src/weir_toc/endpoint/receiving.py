@@ -112,18 +112,18 @@ class Receiver:
             # comes too late, and its sender must not hear that it has arrived.
             self.counters.damaged += 1
             return
-        waiting, key = self._waiting[service], (packet.stamp, packet.source)
-        place = bisect_left(waiting, key)
-        found = waiting[place] if place < len(waiting) and waiting[place][:2] == key else None
-        if found is not None or not stream.takes(packet, psn):
-            self._count_refused(stream, packet.stamp, psn, found)
+        is_whole = packet.flags & wire.WHOLE == wire.WHOLE
+        # Nearly all packets are whole messages above all that came before.
+        is_next = is_whole and packet.stamp > stream.newest and psn >= 0
+        if not is_next and self._refuses(service, stream, packet, psn):
             return
         size = len(packet.payload) + wire.PACKET_COST
-        is_ahead = is_reliable and psn >= stream.unsettled + self._packets_max
+        is_ahead = is_reliable and stream.is_ahead(psn, 1, self._packets_max)
         if is_ahead or source.buffered + size > source.granted:
             self.counters.over_budget += 1
             return
-        stream.newest = max(stream.newest, packet.stamp)
+        if packet.stamp > stream.newest:
+            stream.newest = packet.stamp
         stream.seen.add(psn)
         if not is_reliable:
             stream.seen.forget(_REMEMBERED)
@@ -132,19 +132,26 @@ class Receiver:
         self.buffered += size
         self.counters.buffered_max = max(self.counters.buffered_max, self.buffered)
         payload, end = packet.payload, psn + 1
-        if packet.flags & wire.WHOLE != wire.WHOLE:
+        if not is_whole:
             whole = _assembled(stream, packet, psn)
             if whole is None:
                 return
             payload, end = whole
-        waiting.insert(place, (packet.stamp, packet.source, end, payload))
+        insort(self._waiting[service], (packet.stamp, packet.source, end, payload))
 
-    def _count_refused(self, stream: Stream, stamp: int, psn: int, found: _Waiting | None) -> None:
-        """Count a packet that does not fit to what waits under its stamp, `found` if that is whole.
+    def _refuses(self, service: Service, stream: Stream, packet: Packet, psn: int) -> bool:
+        """Whether a packet does not fit to what came of its sender; it is counted then.
 
         Best effort may have forgotten that it came before.
         """
-        assembly = stream.assemblies.get(stamp)
+        assembly, found = stream.assemblies.get(packet.stamp), None
+        if assembly is None and packet.stamp <= stream.newest:
+            waiting, key = self._waiting[service], (packet.stamp, packet.source)
+            place = bisect_left(waiting, key)
+            if place < len(waiting) and waiting[place][:2] == key:
+                found = waiting[place]
+        if found is None and stream.takes(packet, psn):
+            return False
         is_repeated = assembly is not None and psn in assembly.fragments
         if found is not None and isinstance(found[3], bytes):
             is_repeated = 0 < found[2] - psn <= wire.packets_of(len(found[3]))
@@ -152,6 +159,7 @@ class Receiver:
             self.counters.duplicates += 1
         else:
             self.counters.damaged += 1
+        return True
 
     def run(self, run: Run) -> bool:
         """Take whole messages of one sender that follow each other, if nothing is odd about them.
@@ -171,7 +179,7 @@ class Receiver:
         limit = max(stream.newest, self.commit if is_reliable else self.barrier - 1)
         if psn < top or run.stamps[0] <= limit or source.buffered + size > source.granted:
             return False
-        if is_reliable and psn + count > stream.unsettled + self._packets_max:
+        if is_reliable and stream.is_ahead(psn, count, self._packets_max):
             return False
         self.counters.runs += 1
         stream.packets += count
@@ -210,8 +218,7 @@ class Receiver:
         if source is not None:
             stream = source.reliable
             first = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
-            ahead = first + count - stream.unsettled
-            if first < 0 or not count or ahead > self._packets_max:
+            if first < 0 or not count or stream.is_ahead(first, count, self._packets_max):
                 self.counters.damaged += 1
                 return
             self._discard(source, packet.stamp)
@@ -486,7 +493,9 @@ class Receiver:
 
 def _assembled(stream: Stream, packet: Packet, psn: int) -> tuple[bytes, int] | None:
     """Take a fragment; return its message and one more than the PSN of the last one, if whole."""
-    assembly = stream.assemblies.setdefault(packet.stamp, Assembly())
+    assembly = stream.assemblies.get(packet.stamp)
+    if assembly is None:
+        assembly = stream.assemblies[packet.stamp] = Assembly()
     assembly.add(psn, packet.flags, packet.payload)
     if not assembly.is_whole:
         return None

@@ -135,10 +135,13 @@ class Stream:
             stream.seen.add(0, first_psn)
         return stream
 
-    @property
-    def unsettled(self) -> int:
-        """Of a reliable stream: all packets below have come or are recalled, and are released."""
-        return min(self.released, self.seen.through)
+    def is_ahead(self, psn: int, count: int, packets_max: int) -> bool:
+        """Whether these reliable packets end further ahead than a window of `packets_max` goes.
+
+        That is above what is released, and if they leave a hole, above the first missing one.
+        """
+        end = psn + count - packets_max
+        return end > self.released or (psn != self.seen.top and end > self.seen.through)
 
     def takes(self, packet: Packet, psn: int) -> bool:
         """Whether a packet can be one of a message, beside the fragments that have come."""
