@@ -96,7 +96,9 @@ class Stream:
         else:
             cut = planning.next_cut(there, end, most)
         if first:
-            cut = replace(cut, begins={**cut.begins, **begin.positions})
+            # Of what joined meanwhile, too: a replay may find it among those that it begins at.
+            joined = dict.fromkeys(cut.positions, 0)
+            cut = replace(cut, begins={**joined, **cut.begins, **begin.positions})
         if there.lost:
             passed = {p: there.positions[p] for p in there.lost}
             cut = replace(cut, begins={**cut.begins, **passed}, lost=there.lost)

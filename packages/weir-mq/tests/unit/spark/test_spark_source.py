@@ -346,6 +346,20 @@ def test_tasks_are_the_same_on_a_replay(broker: Broker) -> None:
     assert [*reader().read(None)] == []
 
 
+def test_a_partition_that_joined_before_the_first_batch_is_replayed_whole(broker: Broker) -> None:
+    """Asked again, the query begins at the end of that partition as well (drawn worlds, 500112)."""
+    made = reader(startingOffsets="latest")
+    start = made.initialOffset()
+    broker.starts, broker.ends = [*broker.starts, 0], [20, 9, 2]
+    end = json.loads(json.dumps(made.latestOffset(start, ALL)))
+    first = [one.range for task in made.partitions(start, end) for one in task.portions]
+    assert Range(2, 0, 2) in first
+    again = reader(startingOffsets="latest")
+    assert again.initialOffset()["p"]["00002"] == 2
+    replayed = again.partitions(again.initialOffset(), end)
+    assert [one.range for task in replayed for one in task.portions] == first
+
+
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_the_first_batch_is_replayed_from_where_it_began(broker: Broker, starting: str) -> None:
     """Of the first batch Spark stores the end alone, and after a kill asks where to begin."""
