@@ -141,9 +141,12 @@ class RoundTrips:
         """Take the round trip of a packet that was sent once."""
         self._variation += (abs(round_trip - self.smoothed) - self._variation) // 4
         self.smoothed += (round_trip - self.smoothed) // 8
+
+    def answered(self) -> None:
+        """Wait no longer than at first: an ACK of something new shows that packets arrive."""
         self._backoff = 1
 
     def expired(self) -> None:
-        """Wait twice as long from now on, until a round trip is measured."""
+        """Wait twice as long from now on, until something new is acknowledged."""
         if self.timeout < self._most:
             self._backoff *= 2

@@ -363,6 +363,7 @@ class Flow:
         if newest is not None:
             self.trips.measured(now - newest.sent_at)
         if found:
+            self.trips.answered()
             self.acked_top[service] = max(self.acked_top[service], top)
             size = (PAYLOAD_BYTES_MAX + PACKET_COST) * packets
             self.congestion.acknowledged(size, max(ack.packets, ack.marked), ack.marked)

@@ -57,5 +57,5 @@ def test_a_timeout_follows_round_trips_and_doubles_when_it_expires() -> None:
     for _ in range(20):
         trips.expired()
     assert trips.timeout == 10_000
-    trips.measured(500)
+    trips.answered()
     assert trips.timeout < 600

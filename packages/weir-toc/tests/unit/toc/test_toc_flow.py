@@ -190,3 +190,22 @@ def test_messages_of_which_nothing_is_heard_shrink_the_window(service: Service) 
     rack.run(30)  # nothing later tells of them
     after = rack.endpoints[A].describe()["window_least"]
     assert after == before // 2 if service is BE else after < before
+
+
+def test_a_lost_burst_is_sent_again_as_fast_as_acks_come() -> None:
+    """A buffer takes 64 packets of each burst: each ACK shows that packets arrive again."""
+    rack = OneRack(2)
+    passed: dict[int, int] = {}
+
+    def overflows(_process: int, data: bytearray) -> bool:
+        if data[22] != R.value:
+            return False
+        passed[rack.now] = passed.get(rack.now, 0) + 1
+        return passed[rack.now] > 64
+
+    rack.loses = overflows
+    for number in range(256):
+        rack.endpoints[A].send(rack.now, R, ((B, b"%d" % number),))
+    rack.carry()
+    rack.run(20)
+    assert rack.texts(B) == [b"%d" % number for number in range(256)]
