@@ -230,11 +230,14 @@ class Flow:
 
     @property
     def owed(self) -> tuple[int, int] | None:
-        """The oldest thing that is not answered, but for recalls; None if there is none."""
+        """The oldest thing that is not answered, but for recalls; None if there is none.
+
+        What waits for credits asks for an ACK again and again, and each one has another number.
+        """
         sent = self.sent[Service.RELIABLE]
         if sent:
             return _PACKET, next(iter(sent))
-        return (_WINDOW, 0) if self.queue and not self.window else None
+        return (_WINDOW, self.ack_number) if self.queue else None
 
     def fits(self, size: int) -> bool:
         """Whether a part of so many bytes may leave now. One alone may, whatever the marks.

@@ -232,8 +232,9 @@ class Receiver:
         source = self._sources.get(process)
         if source is not None:
             source.forwarded_at = now
-            source.answered_at = 0
-            source.reliable.ack_now = True
+            for stream in (source.best_effort, source.reliable):
+                stream.answered_at = 0
+                stream.ack_now = True
 
     # -- order ---------------------------------------------------------------------------------
 
@@ -331,19 +332,22 @@ class Receiver:
         packet = Packet(wire.ACK, 0, source.process, psn=source.acks, flags=flags,
                         payload=wire.encode_ack(ack))  # fmt: skip
         self._outbox.queue(now, packet)
-        if source.forwarded_at and (service is Service.RELIABLE or flags):
-            self._answer(now, source, packet)
+        if source.forwarded_at:
+            self._answer(now, source, stream, packet)
         stream.packets = stream.marked = 0
         stream.ack_now = stream.ack_soon = False
         source.unreported = 0
 
-    def _answer(self, now: int, source: Source, ack: Packet) -> None:
-        """Send an ACK through the controller, too: one in an interval beside those it waits for."""
+    def _answer(self, now: int, source: Source, stream: Stream, ack: Packet) -> None:
+        """Send an ACK through the controller, too: one in an interval beside those it waits for.
+
+        Each service has its own, as only its own ACK tells what of it was released.
+        """
         interval = self.config.interval
         if now - source.forwarded_at > _FORWARDS_LAST * interval:
             source.forwarded_at = 0
-        elif now - source.answered_at >= interval:
-            source.answered_at = now
+        elif now - stream.answered_at >= interval:
+            stream.answered_at = now
             self._outbox.forward(ack)
 
     # -- memory --------------------------------------------------------------------------------

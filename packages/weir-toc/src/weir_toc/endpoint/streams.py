@@ -126,6 +126,8 @@ class Stream:
     #: Whether an ACK is due at the end of this burst, and whether one is by the next tick.
     ack_now: bool = False
     ack_soon: bool = False
+    #: When the controller was last given an ACK of it; 0 before.
+    answered_at: int = 0
 
     @classmethod
     def beginning(cls, first_psn: int) -> Stream:
@@ -173,9 +175,8 @@ class Source:
     #: Bytes in memory, and bytes released since the last ACK.
     buffered: int = 0
     unreported: int = 0
-    #: When the controller last brought a packet of it, and was last given an ACK; 0 before.
+    #: When the controller last brought a packet of it; 0 before.
     forwarded_at: int = 0
-    answered_at: int = 0
 
     @classmethod
     def beginning(cls, process: int, first_psn: int) -> Source:

@@ -202,6 +202,26 @@ def test_a_first_contact_comes_through_the_controller() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("service", Service)
+def test_credits_come_through_the_controller(service: Service, way: str) -> None:
+    """All that left is acknowledged as the path is cut: what is lost is that it was delivered."""
+    rack = CutRack(reorder_budget=60_000, part_max=6_000)
+    texts = [b"%d" % number + bytes(5_000) for number in range(20)]
+    for text in texts:
+        rack.endpoints[A].send(rack.now, service, ((B, text),))
+    rack.carry()
+    assert not rack.new(B)
+    rack.cut |= {*WAYS[way]}
+    rack.run(20)
+    arrived = len(rack.new(B))
+    assert 0 < arrived < len(texts)
+    rack.run(4 * CUT)
+    assert rack.endpoints[A].describe()["buffered"] == 0
+    # Of best effort it is told what is lost, or seems so.
+    assert (rack.new(B) == texts) == (service is R or way == "back")
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_recall_comes_through_the_controller(way: str) -> None:
     rack = CutRack()
     register = rack.switch.registers()[C]
