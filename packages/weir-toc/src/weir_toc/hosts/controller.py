@@ -496,7 +496,7 @@ class Controller:
         if not failures.has(session.node):
             return
         if session.node in failures.processes and "commit" in frame:
-            self._pacing.committed = max(self._pacing.committed, number_in(frame, "commit"))
+            self._pacing.note_commit(monotonic_ns(), number_in(frame, "commit"))
         # Only nodes of this network are kept and shown, whatever a node says that it has heard.
         links = {id: one for id, one in reading.links.items() if failures.has(id)}
         reading = replace(reading, links=links)
