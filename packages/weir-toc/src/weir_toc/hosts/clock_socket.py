@@ -131,7 +131,10 @@ class ClockQuestions:
 
 
 def _opened(family: int) -> socket.socket:
-    """Return a socket that does not block and whose datagrams the kernel stamps, where it can."""
+    """Return a socket that does not block and whose datagrams the kernel stamps, where it can.
+
+    It may begin to some time later: until then a wait counts, and makes the round trip longer.
+    """
     made = socket.socket(family, socket.SOCK_DGRAM)
     made.setblocking(False)
     with contextlib.suppress(OSError):
