@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -390,6 +391,7 @@ def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:
         except asyncio.CancelledError:
             return
 
+    gc.freeze()  # a full collection would stop the node for longer than links may be silent
     try:
         asyncio.run(body())
     except BaseExceptionGroup as group:

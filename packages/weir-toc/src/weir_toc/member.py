@@ -13,6 +13,7 @@ is busy. `weir_toc.sync` has the same for programs without asyncio.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
@@ -108,6 +109,9 @@ class ProcessThread:
         self._unsent = 0
         self._lock = threading.Lock()
         self.process = Process(addresses, name, rack, open_socket, raw_clock)
+        # The garbage collector stops all threads: for 10 ms and longer, if it goes through all
+        # modules. At an interval of 1 ms that is the silence of a dead process.
+        gc.freeze()
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import threading
@@ -202,6 +203,21 @@ def test_a_program_that_takes_nothing_stops_its_senders(network: Loopback) -> No
             assert stamps == taken
 
     asyncio.run(body())
+
+
+def test_collections_of_garbage_leave_out_what_exists_as_a_process_joins(
+    network: Loopback,
+) -> None:
+    """Half of a full collection of all modules is longer than links may be silent at 1 ms."""
+    gc.unfreeze()
+    assert len(gc.get_objects()) > 10_000
+
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="frozen"):
+            assert len(gc.get_objects()) < 10_000
+
+    asyncio.run(body())
+    gc.unfreeze()
 
 
 def test_sends_that_the_thread_has_not_come_to_are_bounded(network: Loopback) -> None:
