@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import signal
 import sys
@@ -21,6 +20,7 @@ from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
+from weir_toc.hosts.scheduling import be_prompt
 from weir_toc.hosts.udp import address_of
 from weir_toc.places import Place
 from weir_toc.topology import Topology, switch_id
@@ -391,7 +391,7 @@ def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:
         except asyncio.CancelledError:
             return
 
-    gc.freeze()  # a full collection would stop the node for longer than links may be silent
+    be_prompt()
     try:
         asyncio.run(body())
     except BaseExceptionGroup as group:

@@ -13,7 +13,6 @@ is busy. `weir_toc.sync` has the same for programs without asyncio.
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError
 from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
+from weir_toc.hosts.scheduling import be_prompt
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.packet import PACKET_COST
 
@@ -109,13 +109,11 @@ class ProcessThread:
         self._unsent = 0
         self._lock = threading.Lock()
         self.process = Process(addresses, name, rack, open_socket, raw_clock)
-        # The garbage collector stops all threads: for 10 ms and longer, if it goes through all
-        # modules. At an interval of 1 ms that is the silence of a dead process.
-        gc.freeze()
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        be_prompt()
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 

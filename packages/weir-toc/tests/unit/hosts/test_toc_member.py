@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import sys
 import threading
@@ -32,6 +33,7 @@ from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.errors import TocError
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
+from weir_toc.hosts.scheduling import NICE
 from weir_toc.member import UNSENT_MAX, ProcessThread
 from weir_toc.topology import switch_id
 
@@ -218,6 +220,19 @@ def test_collections_of_garbage_leave_out_what_exists_as_a_process_joins(
 
     asyncio.run(body())
     gc.unfreeze()
+
+
+def test_the_thread_of_the_network_goes_before_that_of_the_program(network: Loopback) -> None:
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="prompt"):
+            (thread,) = (one for one in threading.enumerate() if one.name == "toc prompt")
+            assert thread.native_id is not None
+            nice = os.getpriority(os.PRIO_PROCESS, thread.native_id)
+            assert nice == (NICE if os.geteuid() == 0 else own)
+
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    asyncio.run(body())
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 def test_sends_that_the_thread_has_not_come_to_are_bounded(network: Loopback) -> None:
