@@ -20,7 +20,7 @@ from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
-from weir_toc.hosts.scheduling import be_prompt
+from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import address_of
 from weir_toc.places import Place
 from weir_toc.topology import Topology, switch_id
@@ -391,9 +391,9 @@ def _until_told(coroutine: Coroutine[Any, Any, None]) -> int:
         except asyncio.CancelledError:
             return
 
-    be_prompt()
     try:
-        asyncio.run(body())
+        with promptly():
+            asyncio.run(body())
     except BaseExceptionGroup as group:
         raise first_error(group) from None
     return 0

@@ -27,7 +27,7 @@ from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError
 from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
-from weir_toc.hosts.scheduling import be_prompt
+from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.packet import PACKET_COST
 
@@ -113,8 +113,7 @@ class ProcessThread:
         self._thread.start()
 
     def _run(self) -> None:
-        be_prompt()
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        with promptly(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

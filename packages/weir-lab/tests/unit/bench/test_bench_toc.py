@@ -31,7 +31,9 @@ def test_conformance_checks_every_message_at_each_place(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = conformance("--place", place, "--seconds", "1")
-    found = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert printed.out, printed.err
+    found = json.loads(printed.out)
     assert found["schema"] == "weir.bench.toc.conformance/1"
     (one,) = found["places"]
     assert one["name"] == place

@@ -33,7 +33,7 @@ from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.errors import TocError
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
-from weir_toc.hosts.scheduling import NICE
+from weir_toc.hosts.scheduling import NICE, promptly
 from weir_toc.member import UNSENT_MAX, ProcessThread
 from weir_toc.topology import switch_id
 
@@ -232,6 +232,14 @@ def test_the_thread_of_the_network_goes_before_that_of_the_program(network: Loop
 
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     asyncio.run(body())
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+
+
+def test_a_thread_has_its_own_priority_again_behind_its_work() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with promptly():
+        raised = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        assert raised == (NICE if os.geteuid() == 0 else own)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
