@@ -46,17 +46,21 @@ def test_a_shard_that_stands_still_is_left_and_joined_again(
                     assert late.welcome.shard == 0
         finally:
             os.kill(pid, signal.SIGCONT)
-        until = time.monotonic() + 20
-        while True:
-            try:
-                assert isinstance(client.request(m.Positions(far)), m.PositionsReply)
-                break
-            except Unavailable:
-                assert time.monotonic() < until
+        assert isinstance(answered(client, m.Positions(far)), m.PositionsReply)
         assert shard_pids(node)[1] == pid
         with landing(node, 1) as there:
-            assert isinstance(there.request(m.DescribeTopic("u")), m.TopicInfo)
+            assert isinstance(answered(there, m.DescribeTopic("u")), m.TopicInfo)
             assert isinstance(there.request(m.Positions(near)), m.PositionsReply)
+
+
+def answered(client: BlockingClient, request: m.Request) -> m.Reply:
+    """Ask until a shard that stood still has met the other again, 20 s at most."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return client.request(request)
+        except Unavailable:
+            assert time.monotonic() < until
 
 
 def test_connections_are_dealt_out_to_all_shards(tmp_path: Path) -> None:
