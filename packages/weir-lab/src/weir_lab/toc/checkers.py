@@ -123,9 +123,7 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
         if len(sending.failed) > 1:
             yield f"I12 {source} was told {len(sending.failed)} times that {sending.stamp} failed"
     else:
-        # One part that failed before the stamp says that nothing was sent, to nobody.
-        unsent = named if failed and not sending.stamp else failed
-        if lost := (named - receivers - unsent) & world.correct.keys():
+        if lost := (named - receivers - failed) & world.correct.keys():
             yield f"I9 {source} was not told that {lost} missed {sending.stamp}"
         if world.shape.is_calm and failed:
             yield f"I9 best effort {sending.stamp} of {source} failed at {failed}, without a fault"

@@ -491,7 +491,7 @@ class Sender:
         if unsent is None:
             gone = tuple(part for part in gone if part.to == to)
         else:
-            self.events.append(unsent)
+            self.events += [unsent, *scattering.told()]
         for part in gone:
             self.buffered -= part.size
             flow = self.flows.get(part.to)

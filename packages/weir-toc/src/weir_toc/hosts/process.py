@@ -437,7 +437,7 @@ class Process:
         if unsent is not None:
             unsent.why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
             unsent.left(event.ticket, 0)
-        else:
+        elif event.stamp:  # else `send` has raised: nothing was sent, to nobody
             self._streams[event.service].failures += 1
             self._hand(event.service, event)
 

@@ -173,5 +173,8 @@ def test_one_that_is_lost_behind_another_ends_what_has_no_receiver_left() -> Non
     rack.fail(C)
     assert rack.told(ticket) == []  # it waits for the other one
     rack.run(200)
-    assert rack.told(ticket) == [SendFailed(ticket, 0, NOBODY, SILENT, BE)]
+    assert rack.told(ticket) == [
+        SendFailed(ticket, 0, NOBODY, SILENT, BE),
+        SendFailed(ticket, 0, C, DEAD, BE),
+    ]
     assert rack.is_empty()
