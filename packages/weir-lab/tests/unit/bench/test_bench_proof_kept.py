@@ -1,4 +1,4 @@
-"""What is kept of proofs: which rows count as today's, what runs first, and sweeps in steps."""
+"""What is kept of proofs: rows that count as today's, the order of runs, and sweeps in steps."""
 
 from __future__ import annotations
 
