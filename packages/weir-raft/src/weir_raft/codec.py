@@ -15,7 +15,7 @@ as `Configuration.pack` gives it, then the piece. A BEAT has u32 how many groups
 each, a BEAT_REPLY u32 how many and two i64 of each.
 
 There is one encoding of each message, and no checksum: where the transport does not protect what it
-carries, the host adds one. Who reads bytes of strangers authenticates them first.
+carries, the host adds one. A host that reads bytes of strangers authenticates them first.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Ready(NamedTuple):
     #: Send at once, in order, before or while this Ready is written. What others may only hear
     #: once something is durable here is in a Ready after its acknowledgement.
     messages: tuple[Message, ...] = ()
-    #: This node no longer leads: act on it before anything else of this Ready. Who waits for a
+    #: This node no longer leads: act on it before anything else of this Ready. What waits for a
     #: proposal or a read is told to try elsewhere; whether it commits is not known here.
     lost_leadership: bool = False
     #: The leadership was lost because no majority answered for an election timeout.

@@ -3,9 +3,10 @@
 It is for machines where nobody may make devices. It reads a `ProxyPlan`, one line of JSON; then
 each line is a command that it answers with a line. It ends when its stdin does.
 
-Who connects is found by the socket's process, whose environment names its place. Bytes are late as
-`links` says, as packets would be; a link that is cut holds them back, as TCP does, which sends them
-again until they come through. So nothing is lost or overtaken here, and handshakes take no time.
+The proxy knows who connects by the socket's process, whose environment names its place. Bytes are
+late as `links` says, as packets would be; a link that is cut holds them back, as TCP does, which
+sends them again until they come through. So nothing is lost or overtaken here, and handshakes take
+no time.
 """
 
 from __future__ import annotations

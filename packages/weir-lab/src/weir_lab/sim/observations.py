@@ -56,8 +56,8 @@ class Ledger:
     #: Messages that handlers reject each time.
     hopeless: set[Place] = field(default_factory=set)
     #: What lies in the dead-letter topic, and whether for this reason: it was delivered too often,
-    #: and no handler came to an end. Who is granted messages and is lost before it began with any
-    #: has tried one of them as far as brokers can know.
+    #: and no handler came to an end. A consumer that is granted messages and is lost before
+    #: it began with any has tried one of them as far as brokers can know.
     dead: dict[Place, bool] = field(default_factory=dict)
     #: Of them, those that are not rejected were tried so often; 0: for ever.
     attempts: int = 0

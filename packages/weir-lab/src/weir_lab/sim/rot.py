@@ -17,7 +17,7 @@ from weir_lab.sim.programs.scene import Scene
 
 _CUT = 0.15
 _TRIES = 200
-#: Who has just begun to lead gives less than all of it for so long.
+#: A node that has just begun to lead gives less than all of it for so long.
 _BEGINS_WITHIN = 5 * SECOND
 
 

@@ -178,7 +178,7 @@ class Run:
         sinkers = shape.sinkers[seed % len(shape.sinkers)] if ordered else 0
         parts = shape.partitions + (world.dice.choice(_MORE_PARTITIONS) if scatterers else 0)
         operated = shape.operators[seed % len(shape.operators)]
-        # Who looks at what rotted looks at the partitions of the beginning.
+        # A reader of what rotted looks at the partitions of the beginning.
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
         order: Order = "total" if shipped and takers else "partition"

@@ -1,9 +1,9 @@
 """`make pipeline-kills`: drivers, executors and leaders are killed under a pipeline.
 
 Each is killed with SIGKILL, in turn. Messages flow into a topic of three nodes; a job on a Spark
-cluster writes them to a second topic, and that to a Delta table. Who was killed is started again.
-In the end each message is in the second topic once, by a count of a plain reader, and in the table
-once, by that count and by the audit job.
+cluster writes them to a second topic, and that to a Delta table. A process that was killed is
+started again. In the end each message is in the second topic once, by a count of a plain reader,
+and in the table once, by that count and by the audit job.
 """
 
 from __future__ import annotations

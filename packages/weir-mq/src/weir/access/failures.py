@@ -7,7 +7,7 @@ minute without a failure forgets all.
 
 For a user, each address has a line of its own: an attempt waits as long as the failures of the user
 demand, but only behind attempts from its own address. So a guesser fills no line but its own, and
-the user itself waits for at most `WAIT_SECONDS_MAX`. Who guesses from many addresses is slowed down
+the user itself waits for at most `WAIT_SECONDS_MAX`. Guesses from many addresses are slowed down
 for each of them.
 """
 
@@ -20,7 +20,7 @@ from collections import OrderedDict
 FREE_FAILURES = 5
 WAIT_SECONDS = 0.1
 WAIT_SECONDS_MAX = 2.0
-#: Who would wait for longer is refused at once.
+#: A visitor that would wait for longer is refused at once.
 LINE_SECONDS_MAX = 10.0
 FORGET_SECONDS = 60.0
 #: Keys that are remembered; the one that failed longest ago makes room.

@@ -1,6 +1,6 @@
 """Keys that sign tokens: Ed25519 (EdDSA) and ECDSA on P-256 with SHA-256 (ES256), RFC 8037, 7518.
 
-A key has one algorithm for good. Who verifies takes the algorithm from the key, never from what was
+A key has one algorithm for good. The verifier takes the algorithm from the key, never from what was
 signed: else the signer's public key would serve as the secret of an HMAC.
 
 The library `cryptography` comes with the extra `weir-mq[access]`; it takes 0.1 s to load, so it is

@@ -21,7 +21,8 @@ from weir.client.core.retries import Again, Backoff, Dead, seconds, told
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
 
-#: Who is to be alone waits so long for those who are at work, and is alone for so long, in seconds.
+#: A worker that is to be alone waits so long for those at work, and is alone for so long, in
+#: seconds.
 CLEARED = 10.0
 ALONE = 60.0
 
@@ -89,7 +90,7 @@ class LoopWorkers:
 
     async def close(self, mine: Workers) -> Exclusive:
         """Let one of `mine` be alone: nothing begins, what did not is given back, and all that was
-        done is told. Who is at work may end, within `CLEARED` seconds.
+        done is told. Workers that are busy may end, within `CLEARED` seconds.
 
         Call it idly, and not while it is `closed`: what one holds who waits for that dies with who
         is alone. Raises `WeirError` where what `mine` did cannot be told.
@@ -217,7 +218,7 @@ class TimeLimit:
         """Let a handler run for so many seconds; None: for ever."""
         #: When each worker that handles something began, by the system's monotonic clock.
         self.begun: dict[Worker, float] = {}
-        #: Who was cancelled because its handler took longer.
+        #: Workers that were cancelled because their handler took longer.
         self.exceeded: set[Worker] = set()
         self._timeout = timeout
         self._now = SYSTEM.get().monotonic

@@ -1,6 +1,6 @@
 """Requests of peers, each to where it belongs, and the sessions that they come by.
 
-Who may ask, and where it is decided, a request's class declares (`weir.protocol.client`). Here is
+A request's class declares who may ask, and where it is decided (`weir.protocol.client`). Here is
 what answers it: a partition, as `partition.topics` says, or a handler that a room gives.
 """
 

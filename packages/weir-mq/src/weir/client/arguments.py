@@ -32,7 +32,7 @@ _PORT_MAX = 65_535
 
 #: How a cluster shares the messages of a topic out.
 ConsumerMode = Literal["shared", "keyed", "ordered"]
-#: Who has a message once its publish is confirmed.
+#: Which nodes have a message once its publish is confirmed.
 AckLevel = Literal["replicated", "received", "visible"]
 #: How a producer compresses its batches.
 CompressionName = Literal["none", "lz4", "zstd"]

@@ -16,7 +16,7 @@ from weir.protocol.client.topology import ApplyTopology, DescribeTopology, Topol
 from weir.protocol.link import join_key
 from weir.topology.sets import Topology
 
-#: Who does not say anything for so long is shown as down.
+#: A node that does not say anything for so long is shown as down.
 _ANSWERS_WITHIN = 2.0
 _AGAIN_AFTER = 0.2
 #: A transfer of leadership takes one election; Raft itself gives up earlier than this.

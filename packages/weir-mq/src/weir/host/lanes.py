@@ -37,7 +37,8 @@ HUNG_UP = "it hung up"
 _STALLED_TICKS = LINK_STALLED_MS // ev.TICK_MS
 #: A quick lane is a heartbeat: it is asked whether anybody is there as often as leaders say so.
 _PING_TICKS = 100 // ev.TICK_MS
-#: Who serves waits longer than who dialled: only one of them is to say why a link ended.
+#: The side that serves waits longer than the one that dialled: only one of them says why a link
+#: ended.
 _UNHEARD_TICKS = LINK_SILENT_MS // ev.TICK_MS * 3 // 2
 
 #: A shard that reads no answers to its pings gets no more than so many bytes of them.

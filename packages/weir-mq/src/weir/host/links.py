@@ -189,7 +189,8 @@ class Links:
         self._named_only = named_only
         #: By node, what is known of it.
         self._known = {node: KnownNode(birth, SET_UNKNOWN) for node, birth in births.items()}
-        #: Who was refused, and why: told once until it is let in, for it comes every second.
+        #: Nodes that were refused, and why: told once until one is let in, for it comes every
+        #: second.
         self._complaints: set[tuple[int, str]] = set()
         self._callers: dict[AcceptedConnection, None] = {}
         self._closed = False

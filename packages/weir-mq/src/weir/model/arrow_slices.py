@@ -1,6 +1,6 @@
 """Copies rows of columns with Arrow: what `weir.model.slices` does without, ten times as fast.
 
-Needs the extra `weir-mq[arrow]`. Who has loaded this module has slices made with it.
+Needs the extra `weir-mq[arrow]`. A process that has loaded this module makes its slices with it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def barrier_at(fenced: int, committed: int, undecided: int, through: int) -> Bar
 class Bound:
     """The highest stamp that one log's shard may promise to stand by, whatever happens to it.
 
-    It lies in the log as hard state does. Who starts again holds itself to the whole of it.
+    It lies in the log as hard state does. A node that starts again keeps to the whole of it.
     """
 
     __slots__ = ("_asked", "durable")

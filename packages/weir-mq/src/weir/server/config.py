@@ -45,7 +45,7 @@ _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400
 _TEXT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 DEFAULT_PORT = 6800
 _PORT_MAX = 65_535
-#: Who listens on these has the port on every address.
+#: A server that listens on one of these has the port on every address.
 _ALL = frozenset({"0.0.0.0", "::"})
 
 #: The largest frame must fit in a quarter of it, and the largest batch four times in a segment.

@@ -75,7 +75,7 @@ class Source:
     topic: str
     address: Address
     large: LargeValues = LARGE_VALUES
-    #: Who is read from: see the option readFrom.
+    #: Which replica is read: see the option readFrom.
     read_from: ReadFrom = "leader"
 
 

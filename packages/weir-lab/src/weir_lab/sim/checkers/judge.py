@@ -379,8 +379,8 @@ class AckedOnce:
                     continue
                 one = (before.fence, offset)
                 alone = sizes[before.fence] == 1 and one not in untried
-                # Who tells what it works on reports what was tried before it begins (ADR 0064):
-                # what was lost before that has no attempt.
+                # A consumer that tells what it works on reports what was tried before it begins
+                # (ADR 0064): what was lost before that has no attempt.
                 alone = alone and not (before.tells and before.attempts > 1)
                 # It may have been lost ahead of its turn, while another was worked on.
                 alone = alone and not any(

@@ -148,8 +148,8 @@ class Eviction(OrderPlot):
 class Latecomer(OrderPlot):
     """Who joins stamps below what was said of the order before (counterexample 6).
 
-    The topic grows. Who leads partition 0 does not hear of that, and lets readers go on, while the
-    others have what is new led by one whose clock is behind.
+    The topic grows. The leader of partition 0 does not hear of that, and lets readers go on, while
+    the others have what is new led by one whose clock is behind.
     """
 
     first: ClassVar[int] = 100 * MS

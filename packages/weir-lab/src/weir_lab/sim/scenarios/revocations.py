@@ -73,7 +73,8 @@ class Realm:
     patience = 4.0
     #: Whether the seed breaks nodes, connections and users.
     is_stormy = True
-    #: Who loses something, by number: readers more often, for their waits may outlive a right.
+    #: Which user loses something, by number: readers more often, for their waits may outlive a
+    #: right.
     changed: tuple[int, ...] = (3, 4, 4, 5)
     #: How often a user does something by one connection: the least, and one more than the most.
     stays = 1, 40

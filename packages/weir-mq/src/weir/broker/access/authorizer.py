@@ -408,7 +408,7 @@ class Authorizer:
 
     def _set_of(self, request: AskRelay) -> str:
         """Return the name of the tandem or access set that a relay says it is of; empty if the
-        topology has none such. Who answers says what is wrong with a message.
+        topology has none such. The handler says what is wrong with a message.
         """
         topology = self._catalog.topology
         if not topology:

@@ -2,8 +2,8 @@
 told, and what the leaders here promise for that (DESIGN §5).
 
 The shard that is asked looks at what it leads, and subscribes to marks of each other shard that
-leads some: see `streams`. Who asks anew has those asked, in one query that is answered once all are
-there, or when its time is up.
+leads some: see `streams`. A request for news has those asked, in one query that is answered once
+all are there, or when its time is up.
 
 A promise says what no leader here stamps any more. It is one number for all groups that are led
 over a link. Many who ask share a question, and the next one goes out once all have answered the
@@ -60,7 +60,7 @@ _LATE_MS = 1_000
 #: What was known of a topic is forgotten when nobody has asked for so long.
 _FORGET_MS = 60_000
 _SUBSCRIBE = opcode_of(SubscribeMarks)
-#: Who is to be told when a batch is visible is told by then that it is not.
+#: A caller that waits until a batch is visible is told by then that it is not.
 VISIBLE_MS_MAX = 10_000
 
 

@@ -1,9 +1,10 @@
 """Where partitions are cut at a stamp, and whether they have anything new: gathered from those who
 lead them.
 
-A barrier says that all at or below a stamp lies below an offset. Who has applied everything below
-that offset knows exactly where the stamp cuts the partition, whoever leads it by now. An entry may
-hold batches on both sides of the cut: then its headers are looked at, mostly from memory.
+A barrier says that all at or below a stamp lies below an offset. A replica that has applied
+everything below that offset knows exactly where the stamp cuts the partition, whoever leads it by
+now. An entry may hold batches on both sides of the cut: then its headers are looked at, mostly from
+memory.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ class OffsetLocator:
         if state.next_offset < through:
             return  # who led it before had applied more: it is on its way here
         if not location.stamp:
-            # Who leads, and was confirmed something since, may be another by now.
+            # Another node may lead by now, and may have confirmed something since.
             location.reading.add(group.id)
             group.read(_CommittedEnd(self, location.number, partition))
             return

@@ -255,7 +255,7 @@ class OrderQueue:
         self._parked: deque[BarrierWaiter] = deque()
         #: If there are more, those who are over are taken out.
         self._parked_max = _SLACK
-        #: Who waits for the lowest stamp: nobody is told before it. It may be over since.
+        #: The waiter for the lowest stamp: no other is told before it. It may be over since.
         self.first: BarrierWaiter | None = None
 
     def park(self, waiter: BarrierWaiter) -> None:

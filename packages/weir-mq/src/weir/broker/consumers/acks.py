@@ -75,7 +75,7 @@ class Acks:
         """Begin to lead; nobody waits for an answer yet."""
         self._state = state
         self._outbox = outbox
-        #: Who is to be told what became of each message, instead of a refusal.
+        #: Callers that are told what became of each message, instead of a refusal.
         self._exact: set[Caller] = set()
         self.commands = Commands(group, outbox)
 

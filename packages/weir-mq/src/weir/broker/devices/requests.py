@@ -469,7 +469,7 @@ class Devices:
                 return
             place = forwarder.routes.toward(device.group, session.foreign)
             if place != session.device_place:
-                # Who leads now knows nothing of this device, and who led may still answer it.
+                # The new leader knows nothing of this device, and the old one may still answer it.
                 self._outbox.put(Hangup(session.id, "another node leads: connect again"))
                 return
             if place != forwarder.shard:

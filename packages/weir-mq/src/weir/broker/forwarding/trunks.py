@@ -39,12 +39,12 @@ from weir.storage.format.frame import Kind
 
 #: Nobody waits longer for the replica to be current.
 CURRENT_WITHIN_MS = 5_000
-#: Who is parked waits no longer for news.
+#: A parked session waits no longer for news.
 NEWS_WITHIN_MS = 5_000
 #: How long to wait before asking again for what was refused.
 _AGAIN_AFTER_MS = 1_000
 
-#: Who waits until the replica is current: a session that is parked, or a shard that asks how far
+#: What waits until the replica is current: a session that is parked, or a shard that asks how far
 #: the registry is.
 RoundWaiter = int | Caller
 _FOLLOW, _REACH = opcode_of(m.Follow), opcode_of(m.ReachRegistry)

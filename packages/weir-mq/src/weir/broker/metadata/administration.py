@@ -43,9 +43,9 @@ from weir.protocol.client.admin import (
 from weir.protocol.client.messages import Reply, TopicInfo
 from weir.protocol.client.order import ReportEnded, ReportJoined
 
-#: Who waits for more partitions waits no longer: partition 0 has no leader, perhaps.
+#: A request for more partitions waits no longer: partition 0 has no leader, perhaps.
 _GROW_MS = 10_000
-#: Who waits for the end of a partition waits no longer: it has no leader, perhaps.
+#: A request for the end of a partition waits no longer: it has no leader, perhaps.
 _END_MS = 10_000
 
 

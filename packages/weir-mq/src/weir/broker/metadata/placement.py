@@ -336,11 +336,11 @@ class Nodes:
         """Begin with no node: who leads the registry first registers those it is founded by."""
         self._nodes: dict[int, NodeInfo] = {}
         self._placements: dict[int, Placement] = {}
-        #: Who voted in a group when it was new, where others do now.
+        #: The voters of a group when it was new, where others vote now.
         self._founders: dict[int, Placement] = {}
         #: How many replicas a topic's groups are to have, where that was asked for.
         self._wanted: dict[int, int] = {}
-        #: Who is still needed by a group that is on its way to others, by group.
+        #: The nodes that a group still needs while it moves to others, by group.
         self._leaving: dict[int, Placement] = {}
         #: The incarnation of a node that held a group once, by (group, node).
         self._left: dict[tuple[int, int], int] = {}
@@ -542,7 +542,7 @@ class Nodes:
 
     def _settle(self, group: int) -> None:
         for voter in reversed(self._leaving.pop(group, ())):  # of a node, the newest is the first
-            # Who votes in the registry no more still has it, and stays who it is.
+            # A node that votes in the registry no more still has it, and keeps its incarnation.
             stays = group == REGISTRY_GROUP
             self._left[group, node_of(voter)] = incarnation_of(voter) - stays
 

@@ -318,7 +318,7 @@ def standing_of(groups: Iterable[Led]) -> Standing:
     found = Standing()
     for group in groups:
         found.held += 1
-        # Who is yet to join a group knows nobody there.
+        # A node that has yet to join a group knows nobody there.
         found.leaderless += bool(group.node.configuration.members) and not group.node.leader
         found.led += group.leads
         found.lagging.update(behind(group))

@@ -41,9 +41,9 @@ def even_share(limit: int, shards: int) -> int:
 def deal(limit: int, demands: Sequence[Demand]) -> list[float]:
     """Return a share for each of these shards; all of them are the limit together.
 
-    Each gets an even part of a tenth. Who was not short then gets what it used, and a quarter more;
-    the smallest first, as far as there is enough, and who was short gets the same as the others
-    that were. What is left over belongs to all alike.
+    Each gets an even part of a tenth. A shard that was not short then gets what it used, and a
+    quarter more; the smallest first, as far as there is enough, and who was short gets the same as
+    the others that were. What is left over belongs to all alike.
     """
     if not demands:
         return []

@@ -514,7 +514,7 @@ class ProduceRequests:
         """
         appender, columns = self._appender, batch.header.columns
         verdict = appender.judge(batch.header)
-        # Who sends a chunk needs to know its place, to refer to it.
+        # The sender of a chunk needs to know its place, to refer to it.
         level = _REPLICATED if columns & _CHUNK else request.level
         if isinstance(verdict, Confirm):
             self._tell(caller, level, verdict)

@@ -35,7 +35,7 @@ from weir.protocol.client.quotas import Throttled
 
 #: Nobody waits longer to be read from: who waits must hear its peer, and say goodbye, in time.
 HELD_MS_MAX = 30_000
-#: Who waits is told so again so often: clients take who says nothing for 2 s for dead.
+#: A client that waits is told so again so often: it takes a broker that is silent for 2 s for dead.
 TELL_MS = 1_000
 
 

@@ -167,7 +167,7 @@ class NodeExpected(Record, frozen=True, array_like=True, tag="node-key"):
 
 class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     """Registry: where groups are to lie from here on: (group, its voters), the preferred leader
-    first. Who leads a group moves it there.
+    first. The leader of a group moves it there.
     """
 
     rows: list[tuple[Number, Voters]]

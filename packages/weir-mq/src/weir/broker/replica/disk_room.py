@@ -23,7 +23,7 @@ from weir.storage.log import Log
 
 #: How long a disk without room is left alone before it is asked again.
 SPARE_RETRY_MS = 1_000
-#: Who has not said for so long that its disk is full has room again, or is gone.
+#: A node that has not said for so long that its disk is full has room again, or is gone.
 _FULL_FORGET_MS = 3 * TELL_EVERY_MS
 
 

@@ -42,7 +42,7 @@ from weir.storage.scrub import MendPiece, filled_by
 #: Of entries asked for at once: how many, and about how many bytes.
 _TOGETHER = 64
 _TOGETHER_BYTES = MIB
-#: Who does not answer is asked again, or another is.
+#: A node that does not answer is asked again, or another is.
 _ASK_EVERY_MS = 500
 #: A group is given up here by other means when nobody gave anything for so long.
 HOPE_MS = 3_000

@@ -173,8 +173,8 @@ class Participant:
         self, group: Group, state: PartitionState, appender: Appender, grants: Grants,
         budget: Budget, time: Time, reports: ParticipantReports,
     ) -> None:  # fmt: skip
-        """Begin to lead: what earlier leaders prepared is in the state. Who asks is answered by
-        the `reports`.
+        """Begin to lead: what earlier leaders prepared is in the state. The `reports` answer
+        whoever asks.
         """
         self._group = group
         self._state = state

@@ -77,7 +77,7 @@ class ParticipantRound(msgspec.Struct, eq=False):
     is not, for what is said of it later may be too late.
     """
 
-    #: Who gets the answers; None where they change nothing.
+    #: The owner of the answers; None where they change nothing.
     owner: RoundOwner | None
     attempt: Attempt
     step: Step | None

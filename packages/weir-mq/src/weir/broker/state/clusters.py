@@ -5,8 +5,8 @@ is the stamp in an entry; nobody's clock decides.
 
 A cluster that reads a whole topic in total order has one cursor instead, kept in partition 0's
 group: a place in the one order, as a vector, the offset of each partition below which all is done.
-Who reads on from there holds a *turn*; its fencing number is the index of the entry that gave it,
-and an entry with an older one changes nothing (counterexample 22).
+The consumer that reads on from there holds a *turn*; its fencing number is the index of the entry
+that gave it, and an entry with an older one changes nothing (counterexample 22).
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Ranges:
             row = row + [base + one for one in self._blocks[highest]]
         size = _BLOCK_MAX
         if highest + 1 < len(self._blocks):
-            # Who goes on at the end leaves full blocks behind, who fills in between has room left.
+            # One that appends leaves full blocks behind; one that fills gaps has room left.
             size = -(-len(row) // (len(row) // _BLOCK_MAX + 1))
             size += size % 2
         parts = [row[at : at + size] for at in range(0, len(row), max(size, 1))]

@@ -352,8 +352,8 @@ class Dialler:
         self._work = work
         #: What renews the tokens of connections; each ends with its connection.
         self._keeping: dict[asyncio.Future[None], None] = {}
-        #: Who sends over several connections knows an answer by its number alone, so each has
-        #: numbers of its own.
+        #: A sender over several connections knows an answer by its number alone, so each
+        #: has numbers of its own.
         self._made = count()
 
     def check(self) -> None:

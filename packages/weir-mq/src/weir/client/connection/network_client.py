@@ -213,7 +213,7 @@ class NetworkClient:
         self.system = system
         #: The highest stamp seen in confirms and batches (DESIGN §6 Causal).
         self.seen = 0
-        #: Who sends by himself.
+        #: Senders that have a connection of their own.
         self.senders = Senders()
         silence = Silence()
         files = files_of(hosts)
@@ -279,8 +279,8 @@ class NetworkClient:
             await self._pool.close()
             await self._leaders.close()
         except BaseException:
-            # Who is cancelled ends it all the same: to the broker, a connection that stays open is
-            # a consumer that works on what it was granted.
+            # A task that is cancelled ends it all the same: to the broker, a connection that stays
+            # open is a consumer that works on what it was granted.
             self.home.end(closed)
             self._leaders.cancel()
             self._pool.abort(closed)

@@ -37,7 +37,7 @@ class LeasedMessage(Message):
 
     `async with message:` acks it at its end. If the block raises, the message goes back: it comes
     again after a while, as an attempt more. `Reject` takes it to the dead-letter topic, and ends
-    there. Who is cancelled gives it back without an attempt. The first outcome counts.
+    there. A task that is cancelled gives it back without an attempt. The first outcome counts.
     """
 
     __slots__ = ()

@@ -44,7 +44,8 @@ class InHand:
     def __init__(self, most: int) -> None:
         """Begin with nothing."""
         self._most = most
-        #: Who has each message, and each batch; and how many messages a batch has more than one.
+        #: The holder of each message and each batch; and how many messages a batch has more than
+        #: one.
         self._holders: dict[object, Holder | None] = {}
         self._sizes: dict[object, int] = {}
         self._batched = 0

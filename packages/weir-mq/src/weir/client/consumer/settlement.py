@@ -273,7 +273,7 @@ class Settlement:
             lease = BatchLease(holding, grant)
             self._in_hand.put_batch(lease, holder or asyncio.current_task(), lease.count)
             yield lease
-            # Who asks for the next one may have it while this is in hand.
+            # A task that asks for the next one may have it while this is in hand.
             holding.let_next_come()
 
     # Blocks.

@@ -32,7 +32,7 @@ DEAD_AFTER = 30.0
 #: Where others can take over, who owes an answer is asked and given up sooner.
 PROMPT_PING_AFTER = 0.3
 PROMPT_DEAD_AFTER = 2.0
-#: Who owes an answer for so long may have been followed by another leader.
+#: A leader that owes an answer for so long may have been followed by another.
 SILENT_AFTER = 0.3
 #: How often that is noted from then on.
 SILENT_EVERY = 0.1

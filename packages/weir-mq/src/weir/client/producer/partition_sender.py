@@ -48,8 +48,8 @@ class Linger:
     """How long the batch that gathers waits for more messages: `seconds`, or with 0 a turn at most.
 
     Who waits for each confirm before the next message has nothing else to send in a turn: waiting
-    for its end would make every message later. Who sends several in a turn is found out by the
-    first of them that comes behind one that was not kept back.
+    for its end would make every message later. A caller that sends several in a turn is found out
+    by the first of them that comes behind one that was not kept back.
     """
 
     __slots__ = ("_alone", "_loop", "_sent", "_timer", "is_over", "seconds")

@@ -119,8 +119,8 @@ def taken_apart(
 ) -> list[tuple[int, Gathered[PendingBatch]]]:
     """Return what goes to which partition of a batch that was encoded as `data`, in its order.
 
-    What has no key goes to one of them. Who waits for the whole is told once all of these are
-    settled.
+    What has no key goes to one of them. A caller that waits for the whole is told once all of
+    these are settled.
     """
     batch, without_key = Batch(data), partitioner.next()
     places: dict[int, list[int]] = {}

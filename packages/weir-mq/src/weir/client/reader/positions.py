@@ -234,7 +234,7 @@ class Span:
     async def _ends(self, places: Places, mine: Sequence[int]) -> dict[int, int]:
         end, moment = self._end or End(), self._moment
         if moment is not None and end.offsets is None:
-            # Who joined the order since has nothing before it.
+            # A partition that joined the order since has nothing before it.
             return {p: moment.ends.get(p, 0) for p in mine}
         # Asked for this very stamp: what is stamped below it lies before the end then.
         found = await places.positions(end.stamp if end.needs_clock else 0, mine)

@@ -322,7 +322,7 @@ class TotalOrder:
                 continue
             self._waits.clear()
             began = loop.time()
-            # Who sent the news is awake, and gets the question together with the next fetch.
+            # The node that sent the news is awake, and gets the question with the next fetch.
             latest = self._subscription.latest
             try:
                 told = await self._barriers.ask(self._merge.highest, partition=latest)

@@ -2,7 +2,7 @@
 
 The class of a request holds its fields and says what they mean; its `declaration` says the rest.
 The codec, the limits of frames, the broker's router with its access control, the golden frames and
-docs/PROTOCOL.md follow from both. Who adds a request finds the steps in CONTRIBUTING.md.
+docs/PROTOCOL.md follow from both. CONTRIBUTING.md has the steps to add a request.
 """
 
 from __future__ import annotations

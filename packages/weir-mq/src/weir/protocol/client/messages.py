@@ -137,8 +137,8 @@ class Welcome(ControlReply, frozen=True, array_like=True):
 
 
 class Hello(ControlRequest, frozen=True, array_like=True):
-    """First frame of a connection. `system` 0 means any system. Who takes `notices` is told by
-    frames with correlation 0 what concerns the whole connection: see `quotas.Throttled`.
+    """First frame of a connection. `system` 0 means any system. A client that takes `notices` is
+    told by frames with correlation 0 what concerns the whole connection: see `quotas.Throttled`.
     """
 
     declaration = Declaration(

@@ -3,8 +3,9 @@ docs/adr/0024).
 
 Readers in total order ask for barriers: how far the order is complete, and wait for the next mark
 of that; a query that reads portion
-after portion asks where the next one ends, as a cut. Who publishes to several
-partitions at one stamp asks the shard that coordinates, and that asks the leaders of the parts.
+after portion asks where the next one ends, as a cut. A client that publishes to
+several partitions at one stamp asks the shard that coordinates, and that asks the leaders of the
+parts.
 """
 
 from __future__ import annotations

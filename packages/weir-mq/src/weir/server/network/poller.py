@@ -1,7 +1,7 @@
 """Where connections come in, and where devices stay: thousands of sockets that are one to the loop.
 
-Those are looked at together, by an epoll of their own that the loop watches. Who turns out to be a
-client or another node moves to a transport of the loop, which is made for much at once.
+Those are looked at together, by an epoll of their own that the loop watches. One that turns out to
+be a client or another node moves to a transport of the loop, which is made for much at once.
 """
 
 from __future__ import annotations
@@ -405,7 +405,7 @@ def _listen(listener: ListeningSocket) -> None:
     # Connections inherit these: a call less for each that comes.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Who connects speaks first: it is worth a look once it has, or a second later.
+    # The one that connects speaks first: it is worth a look once it has, or a second later.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
     listener.setblocking(False)
     # All devices that lost this node come back within a second; the kernel takes somaxconn of them.

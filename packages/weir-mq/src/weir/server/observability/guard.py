@@ -46,7 +46,7 @@ class NodeGuard:
         return None if serving is None else serving.context
 
     async def check(self, visitor: Visitor) -> Answer | None:
-        """Return why a page is not shown, or None. Who failed before waits."""
+        """Return why a page is not shown, or None. A visitor that failed before waits."""
         if refusal := self._check_channel(visitor):
             return 403, PLAIN, refusal
         if self._mode.mode != "closed":

@@ -144,7 +144,7 @@ class Socket:
         return self.link.requests_unsent if self.asks else self.link.replies_unsent
 
     def pause_reading(self) -> None:
-        """Hand on no more bytes. Who asks always reads what comes back."""
+        """Hand on no more bytes. A socket that asks always reads what comes back."""
         assert not self.asks
         self._reads = False
         self.link.hold(True)

@@ -15,7 +15,7 @@ from weir.server.interpreter import environment, python
 from weir_lab.bench.faults.killed.worker import Orders
 
 _END_SECONDS = 60.0
-#: Who handles nothing any more does not come to a commit to die behind.
+#: A worker that handles nothing any more does not come to a commit to die behind.
 _DIES_WITHIN_SECONDS = 5.0
 #: One that was only just started dies of what it does not heed yet.
 _KILLED = (-signal.SIGKILL, -signal.SIGUSR1)

@@ -166,7 +166,7 @@ class ShippedReader(Shipped):
         """Take messages as they come, to a cut begun at `since` if there is one. What the reader
         does with them, and publishes meanwhile, takes none of the `operation`'s time.
         """
-        # Who is given back what an earlier reader said goes on where that one was seen to end.
+        # A reader that is given what an earlier one said goes on where that one was seen to end.
         seen = self._read_to if self._resumed else {}
         start = {p: seen.get(p, position) for p, position in reader.positions.items()}
         readings, self._read_to = self._begun(start), dict(start)

@@ -40,7 +40,7 @@ class OrderedConsumer(Consumer):
         self._work: list[Grant] = []
         #: What it gave back has to come again before anything behind it, for a while.
         self._gave_back, self._return = _NOTHING, 0
-        # Who is deposed loses all it holds, before its leases are over.
+        # A holder that is deposed loses all it holds, before its leases are over.
         self._knows_leases = False
         super().opened()
 

@@ -172,7 +172,7 @@ class OrderReader(Client):
     def _take(self, partition: int, request: m.Fetch, reply: m.Fetched) -> None:
         found = self.check(partition, reply.batches, request.offset, reply.voids)
         behind = found[-1].header.next_offset if found else request.offset
-        # Who lags may be asked for what it has not applied; then it has nothing to say.
+        # A replica that lags may be asked for what it has not applied; it has nothing to say.
         if behind > reply.next_offset or (found and reply.committed < reply.next_offset):
             self.complain("Honest", f"said up to {reply.next_offset}, gave to {behind}")
         for batch in found:
@@ -321,7 +321,7 @@ class OrderReader(Client):
         self._give()
 
     def _count_in(self, reply: m.Barriers) -> None:
-        """Take those that joined since, and begin to read them. Who answers may not know of all."""
+        """Take those that joined since, and begin to read them. The answer may not know of all."""
         floors = dict(reply.roster)
         for partition in sorted(register[0] for register in reply.registers):
             if partition not in self._pass.roster:
