@@ -9,14 +9,15 @@ from functools import partial
 import pytest
 
 from weir.client.access import AccessRule
-from weir_lab.attack import credentials, strangers, tokens
-from weir_lab.attack.run import ATTACKS, Settings, measure, steal
+from weir_lab.attack import credentials, joining, strangers, tokens
+from weir_lab.attack.run import NAMES, Settings, measure, steal
 from weir_lab.attack.targets import Target, closed_target, open_target
 
 #: What not even an open node allows: it is refused by the dialect itself.
 NEVER = {
     "speak as a shard", "ask before hello", "hold memory before hello", "speak an old TLS",
     "flood with key updates",
+    joining.SPENT,
 }  # fmt: skip
 
 
@@ -25,9 +26,9 @@ def test_a_closed_node_gives_nothing_away_and_an_open_one_does() -> None:
     result = measure(Settings(publishes=100), shown.append)
     assert (result.of_closed, result.of_disk) == ([], [])
     assert (result.achieved_closed, result.achieved_disk) == (0, 0)
-    assert set(result.of_open) == set(ATTACKS) - NEVER
+    assert set(result.of_open) == set(NAMES) - NEVER
     assert result.achieved_open == len(result.of_open)
-    assert shown == [*range(1, 2 * len(ATTACKS) + 1)]
+    assert shown == [*range(1, 2 * len(NAMES) + 1)]
     assert result.p99_ratio > 0
 
 
@@ -58,6 +59,15 @@ def test_a_secret_that_lies_in_a_folder_is_found() -> None:
         marked = Target(**{**_fields(target), "marks": {"a message": b"a secret of its owner"}})
         found = steal(marked)
         assert {"find a message", "list topics", "make an administrator"} <= set(found)
+
+
+def test_a_node_s_folder_is_worth_something_where_links_have_no_tls() -> None:
+    """What a joining node said and its folder fail elsewhere for want of a certificate alone; the
+    secret that it came by is worth nothing even here.
+    """
+    with joining.joined_set(is_closed=True, links="off") as joined:
+        assert joining.attack(joined) == [joining.REPEATED]
+        assert joining.steal(joined) == [joining.STOLEN]
 
 
 def _fields(target: Target) -> dict[str, object]:

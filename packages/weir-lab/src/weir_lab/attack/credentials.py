@@ -23,16 +23,7 @@ from weir.errors import RemoteProtocolError, WeirError
 from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
-from weir.protocol.link import (
-    Greeting,
-    Lane,
-    LinkHello,
-    Verdict,
-    announce,
-    decode_answer,
-    encode_greeting,
-    join_key,
-)
+from weir.protocol.link import Lane, LinkHello, announce, encode_greeting, join_key
 from weir.protocol.proof import FrameSigner, Proven
 from weir_lab.attack.strangers import Attack
 from weir_lab.attack.targets import (
@@ -50,6 +41,7 @@ from weir_lab.attack.wire import (
     challenged,
     claim_of,
     connection,
+    is_let_in,
     prove,
     prove_with,
     received,
@@ -317,7 +309,7 @@ def speak_as_a_node(target: Target) -> bool:
         for certificate, key in target.bad.values():
             contexts.append(target.context())
             contexts[-1].load_cert_chain(certificate, key)  # type: ignore[union-attr]
-    return any(_is_accepted(target, hello, context) for context in contexts)
+    return any(is_let_in(target, encode_greeting(hello), context) for context in contexts)
 
 
 def come_for_an_added_node(target: Target) -> bool:
@@ -339,25 +331,11 @@ def come_for_an_added_node(target: Target) -> bool:
         ]  # fmt: skip
         # Else it is refused because the node has not heard yet who was added.
         deadline = time.monotonic() + SECONDS
-        while not _is_accepted(target, by(right), None):
+        while not is_let_in(target, encode_greeting(by(right))):
             if time.monotonic() > deadline:
                 raise WeirError("not even the secret of the added node lets it in")
             time.sleep(0.01)
-        return any(_is_accepted(target, one, None) for one in hellos)
-
-
-def _is_accepted(target: Target, hello: LinkHello, context: ssl.SSLContext | None) -> bool:
-    """Return whether who says hello as a node is let in; without a context, without TLS."""
-    with suppress(OSError, RemoteProtocolError):
-        sock = target.plain()
-        sock.settimeout(2.0)
-        if context is not None:
-            sock = context.wrap_socket(sock, server_hostname=target.host)
-        with sock:
-            sock.sendall(encode_greeting(hello))
-            body = Greeting().receive(received(sock))
-            return body is not None and decode_answer(body).verdict == Verdict.ACCEPTED
-    return False
+        return any(is_let_in(target, encode_greeting(one)) for one in hellos)
 
 
 ATTACKS: dict[str, Attack] = {

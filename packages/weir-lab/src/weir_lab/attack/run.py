@@ -1,5 +1,5 @@
-"""Every attack against an open node, a closed one and a stolen folder; and what an honest client of
-the closed one waits meanwhile.
+"""Every attack against an open node, a closed one and stolen folders, and against an open and a
+closed set that a node has joined; and what an honest client of the closed node waits meanwhile.
 
 Honest publishes are timed in this process, while another one attacks over and over.
 """
@@ -10,7 +10,6 @@ import multiprocessing
 import shutil
 import tempfile
 import time
-from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +20,8 @@ import msgspec
 from weir.client.sync.client import Client
 from weir.errors import WeirError
 from weir.testing.nodes import NodeFailed, running_node
-from weir_lab.attack import credentials, key_updates, strangers, tokens
-from weir_lab.attack.targets import OWN, Target, closed_target, open_target
+from weir_lab.attack import credentials, joining, key_updates, strangers, tokens
+from weir_lab.attack.targets import OWN, Target, closed_target, is_in, open_target
 from weir_lab.bench.bounds import check_bounds
 
 ATTACKS: dict[str, strangers.Attack] = {
@@ -31,6 +30,8 @@ ATTACKS: dict[str, strangers.Attack] = {
     **tokens.ATTACKS,
     **key_updates.ATTACKS,
 }
+#: The names of all attacks: the last ones are on a set that a node has joined.
+NAMES = (*ATTACKS, *joining.ATTACKS)
 _BEGINS_WITHIN = 30.0
 Progress = Callable[[int], None]
 
@@ -81,14 +82,27 @@ def measure(settings: Settings, progress: Progress) -> Result:
             progress(done)
         return found
 
+    def achieved_by_joining(joined: joining.Joined) -> list[str]:
+        nonlocal done
+        found = joining.attack(joined)
+        for _ in joining.ATTACKS:
+            done += 1
+            progress(done)
+        return found
+
     with open_target() as target:
         of_open = achieved(target)
+    with joining.joined_set(is_closed=False) as joined:
+        of_open += achieved_by_joining(joined)
     with closed_target() as target:
         of_closed = achieved(target)
         of_disk = steal(target)
         alone, beside = _times(target, settings.publishes)
+    with joining.joined_set(is_closed=True) as joined:
+        of_closed += achieved_by_joining(joined)
+        of_disk += joining.steal(joined)
     return Result(
-        len(ATTACKS), len(of_open), len(of_closed), len(of_disk), of_open, of_closed, of_disk,
+        len(NAMES), len(of_open), len(of_closed), len(of_disk), of_open, of_closed, of_disk,
         alone, beside, beside / alone,
     )  # fmt: skip
 
@@ -100,17 +114,8 @@ def steal(target: Target) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="weir-stolen-") as name:
         copy = Path(name) / "data"
         shutil.copytree(target.folder, copy, ignore_dangling_symlinks=True)
-        achieved = [f"find {what}" for what, mark in target.marks.items() if _is_in(mark, copy)]
+        achieved = [f"find {what}" for what, mark in target.marks.items() if is_in(mark, copy)]
         return achieved + _serve(target, copy)
-
-
-def _is_in(mark: bytes, folder: Path) -> bool:
-    """Return whether a secret is in a folder: as it is, in hex, or in base64."""
-    forms = (mark, mark.hex().encode(), b64encode(mark))
-    return any(
-        form in file.read_bytes()
-        for file in folder.rglob("*") if file.is_file() for form in forms
-    )  # fmt: skip
 
 
 def _serve(target: Target, folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ import secrets
 import socket
 import ssl
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -189,6 +190,15 @@ def closed_target() -> Iterator[Target]:
             root.access.create_token_key()
             root.access.create_user(f"{TENANT}/eve", "eve's own", ["own"])
         yield target
+
+
+def is_in(mark: bytes, folder: Path) -> bool:
+    """Return whether a secret is in a folder: as it is, in hex, or in base64."""
+    forms = (mark, mark.hex().encode(), b64encode(mark))
+    return any(
+        form in file.read_bytes()
+        for file in folder.rglob("*") if file.is_file() for form in forms
+    )  # fmt: skip
 
 
 def _issuer_key() -> bytes:

@@ -1,10 +1,13 @@
-"""What attackers say: frames of both dialects over a socket, and what came back."""
+"""What attackers say: frames of both dialects, and hellos of nodes, over a socket; and what came
+back.
+"""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from weir.access.devices import Claim, prove_device
@@ -13,11 +16,21 @@ from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.device import BY_HUB, DeviceReplies, DeviceReply
+from weir.protocol.link import (
+    Greeting,
+    LinkHello,
+    Verdict,
+    decode_answer,
+    decode_hello,
+)
 from weir.protocol.proof import Challenge, DeviceProof
 from weir_lab.attack.targets import Target
 
 #: What attackers take for a device's nonce.
 NONCE = b"attackers' nonce"
+#: How long a node may take to answer a hello.
+_LINK_SECONDS = 2.0
+_HELLO_BYTES_MAX = 1_024
 
 
 @contextmanager
@@ -90,3 +103,28 @@ def prove_with(claim: Claim, proof: bytes) -> bytes:
     return d.prove(DeviceProof(
         0, claim.generation, claim.key_version, claim.level, claim.device_nonce, proof
     ))  # fmt: skip
+
+
+def is_let_in(target: Target, greeting: bytes, context: ssl.SSLContext | None = None) -> bool:
+    """Return whether who sends the greeting of a node is let in; without a context, without TLS."""
+    with suppress(OSError, RemoteProtocolError):
+        sock = target.plain()
+        sock.settimeout(_LINK_SECONDS)
+        if context is not None:
+            sock = context.wrap_socket(sock, server_hostname=target.host)
+        with sock:
+            sock.sendall(greeting)
+            body = Greeting().receive(received(sock))
+            return body is not None and decode_answer(body).verdict == Verdict.ACCEPTED
+    return False
+
+
+def first_hello(said: bytes) -> tuple[LinkHello, bytes] | None:
+    """Return the hello that who links says first, and its bytes; None if that is none, as in TLS.
+    What comes behind it was sent once it was answered.
+    """
+    for size in range(1, min(len(said), _HELLO_BYTES_MAX) + 1):
+        with suppress(RemoteProtocolError):
+            if (body := Greeting().receive(said[:size])) is not None:
+                return decode_hello(body), said[:size]
+    return None

@@ -25,21 +25,21 @@ def attack(
     ] = 2_000,
     as_json: Json = False,
 ) -> None:
-    """Attack an open node, a closed one and a stolen data folder; print what each attack achieved.
+    """Attack open and closed nodes and stolen data folders; print what each attack achieved.
 
-    Exit code 1 if the closed node or its folder gave anything away.
+    Exit code 1 if a closed node or its folder gave anything away.
     """
     import msgspec
 
     from weir.cli.output import print_table, progress
 
     with usage("attack"):
-        from weir_lab.attack.run import ATTACKS, Settings, measure
+        from weir_lab.attack.run import NAMES, Settings, measure
         from weir_lab.cli.measured import print_measured
 
         settings = Settings(publishes)
         settings.check()
-    with stop_as_by_ctrl_c(), progress("attacks", 2 * len(ATTACKS)) as show:
+    with stop_as_by_ctrl_c(), progress("attacks", 2 * len(NAMES)) as show:
         result = measure(settings, show)
     if as_json:
         print_measured("weir.lab.attack/1", settings, msgspec.structs.asdict(result))
@@ -47,11 +47,11 @@ def attack(
         rows = [
             (name, *("yes" if name in of else "no" for of in
                      (result.of_open, result.of_closed)))
-            for name in ATTACKS
+            for name in NAMES
         ]  # fmt: skip
         print_table(("ATTACK", "OPEN", "CLOSED"), rows)
         stolen = ", ".join(result.of_disk) or "nothing"
-        print(f"a stolen data folder gave away: {stolen}")
+        print(f"stolen data folders gave away: {stolen}")
         print(
             f"an honest client's p99: {result.alone_p99_ms:.1f} ms alone, "
             f"{result.beside_p99_ms:.1f} ms beside attacks"

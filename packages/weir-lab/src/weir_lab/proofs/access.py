@@ -8,8 +8,9 @@ from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, bench
 OF_ACCESS = (
     Proof(
         "attack",
-        "Peers without a right to it attack an open node, a closed one, and a stolen data folder; "
-        "an honest client publishes to the closed one meanwhile",
+        "Peers without a right to it attack an open node, a closed one and its stolen folder, and "
+        "sets that a node joined by a secret, with all that went over the network; an honest "
+        "client publishes to the closed node meanwhile",
         ("weir", "lab", "attack", "--json"),
         {
             "attacks": Figure("attacks"),
@@ -19,7 +20,7 @@ OF_ACCESS = (
             "p99 of that alone": Figure("p99_ratio"),
         },
         (
-            Goal("attacks", "≥", 28),
+            Goal("attacks", "≥", 33),
             # An attack that nobody lets succeed says nothing.
             Goal("achieved, open", "≥", 20),
             Goal("achieved, closed", "=", 0),
