@@ -209,7 +209,7 @@ def gathered(sent: Iterable[Sent], ends_shorter: bool) -> Iterator[Sent]:
     """
     to, size, piece = 0, 0, bytearray()
     for target, data, each in sent:
-        is_next = each == size or (ends_shorter and len(data) < size)
+        is_next = each == size or (ends_shorter and len(data) <= each < size)
         fits = len(piece) + len(data) <= PIECE_PACKETS_MAX * size
         if piece and target == to and is_next and fits and not len(piece) % size:
             piece += data

@@ -80,6 +80,8 @@ def test_packets_of_one_size_to_one_neighbour_are_gathered() -> None:
     mixed = sent(1, 9), sent(1, 9), sent(2, 9), sent(2, 5), sent(2, 5), sent(2, 9)
     assert shape(False, *mixed) == [(1, 18, 9), (2, 9, 9), (2, 10, 5), (2, 9, 9)]
     assert shape(True, *mixed) == [(1, 18, 9), (2, 14, 9), (2, 5, 5), (2, 9, 9)]
+    run = 2, bytearray(4), 2
+    assert shape(True, sent(2, 9), run) == [(2, 9, 9), (2, 4, 2)]  # it is no shorter packet
     many = [sent(1, 9)] * (PIECE_PACKETS_MAX + 1)
     assert shape(False, *many) == [(1, 9 * PIECE_PACKETS_MAX, 9), (1, 9, 9)]
     assert shape(False) == []
