@@ -15,7 +15,7 @@ from weir_toc.controller.codec import command_to, report_to
 from weir_toc.controller.entries import Completed, Fail, Freeze, ProcessJoined
 from weir_toc.controller.pacing import ANSWER_NS_MIN
 from weir_toc.endpoint.events import Delivered, Service
-from weir_toc.errors import Fenced
+from weir_toc.errors import Fenced, NotSent
 from weir_toc.hosts import process as hosts_process
 from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
@@ -153,6 +153,26 @@ def test_what_leaves_after_the_end_is_nobody_s() -> None:
         early.granted(2)
         with pytest.raises(Fenced):
             await sending
+        early.close()
+
+    asyncio.run(body())
+
+
+def test_a_best_effort_send_that_lost_all_its_receivers_is_told_by_its_call_alone() -> None:
+    """It never left, so there is no stamp to which events could belong."""
+
+    async def body() -> None:
+        early = EarlyProcess()
+        early.admitted()
+        parts = [(2, b"x"), (3, b"x")]
+        sending = asyncio.ensure_future(early.process.send_many(Service.BEST_EFFORT, [parts]))
+        await asyncio.sleep(0)
+        early.told(Fail(1, 3, ((2, 5), (3, 5))))
+        with pytest.raises(NotSent, match="as of process 3: process failed"):
+            await sending
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await early.process.take(Service.BEST_EFFORT)
         early.close()
 
     asyncio.run(body())
