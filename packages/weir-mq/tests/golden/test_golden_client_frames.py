@@ -171,6 +171,18 @@ def test_pulls_of_offsets_only_have_these_bytes(tags: tuple[str, ...], data: str
     assert decode_request(frame) == pull
 
 
+def test_pulls_with_a_token_have_these_bytes() -> None:
+    address, token = Address(3, 1, 65538, 2), bytes(range(16))
+    pull = m.Pull(address, "c", 5, 6, 7, 8, Mode.SHARED, None, (), False, token)
+    data = (
+        "020012002600000009000000000000009b940301ce0001000202a1630506070800c090c2c410"
+        "000102030405060708090a0b0c0d0e0f"
+    )
+    assert b"".join(encode_request(pull, 9)).hex() == data
+    (frame,) = ClientStream().receive(bytes.fromhex(data))
+    assert decode_request(frame) == pull
+
+
 def test_pings_and_extends_of_an_earlier_release_are_read() -> None:
     (ping,) = ClientStream().receive(bytes.fromhex("0200020001000000020000000000000090"))
     assert decode_request(ping) == m.Ping()

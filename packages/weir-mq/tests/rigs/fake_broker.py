@@ -18,6 +18,10 @@ from weir.protocol.frame import ClientFrame
 #: served, or None: serve it.
 Script = Callable[[m.Request], "m.Refusal | str | None"]
 
+_SETTLING = (
+    m.Ack, m.Nack, m.Extend, m.MoveGrants, m.Withdraw, m.TakeTurn, m.MoveCursor
+)  # fmt: skip
+
 
 class FakeBroker:
     """Keeps batches as they come, stamps them, dedupes, grants in offset order to anybody."""
@@ -191,7 +195,7 @@ class FakeBroker:
             reached = all(stamp >= max(request.stamp, 1) for _, stamp, _ in told)
             floors, ends = self.floors.get(info.id, ()), self.ends.get(info.id, ())
             return m.Barriers(info.id, told, tuple(floors), reached, tuple(ends))
-        if isinstance(request, m.Ack | m.Nack | m.Extend | m.Withdraw | m.TakeTurn | m.MoveCursor):
+        if isinstance(request, _SETTLING):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):
             found = self.chunks[request.index]  # one at a time, however many are asked for
@@ -224,8 +228,11 @@ class FakeBroker:
         return m.ProducerGrant(producer, epoch)
 
     def _settle(
-        self, request: m.Ack | m.Nack | m.Extend | m.Withdraw | m.TakeTurn | m.MoveCursor
+        self,
+        request: m.Ack | m.Nack | m.Extend | m.MoveGrants | m.Withdraw | m.TakeTurn | m.MoveCursor,
     ) -> m.Reply:
+        if isinstance(request, m.MoveGrants):
+            return m.GrantsMoved()
         if isinstance(request, m.TakeTurn | m.MoveCursor):
             return self._turn(request)
         if isinstance(request, m.Withdraw):

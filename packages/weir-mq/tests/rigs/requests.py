@@ -129,6 +129,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
+    m.MoveGrants: st.builds(
+        m.MoveGrants, ADDRESS, TEXT, st.binary(max_size=16), st.lists(NATURAL), st.none() | RUNS
+    ),
     m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode), NAMES),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
@@ -399,6 +402,10 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     m.Turn: (opcode_of(m.TakeTurn), st.builds(m.Turn, NATURAL, NATURAL, VECTOR, NATURAL)),
     m.Moved: (opcode_of(m.MoveCursor), st.builds(m.Moved, NATURAL)),
     m.Extended: (opcode_of(m.Extend), st.builds(m.Extended, NATURAL)),
+    m.GrantsMoved: (
+        opcode_of(m.MoveGrants),
+        st.builds(m.GrantsMoved, st.lists(st.tuples(NATURAL, NATURAL)).map(tuple)),
+    ),
     m.Withdrawn: (opcode_of(m.Withdraw), st.builds(m.Withdrawn)),
     m.ClusterIsOpen: (opcode_of(m.OpenCluster), st.builds(m.ClusterIsOpen, NAMES)),
     m.Refusal: (opcode_of(m.Fetch), st.builds(m.Refusal, SMALL, TEXT, INT64)),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from weir.broker.access.authorizer import Authorizer, revocation_of
 from weir.broker.access.logins import Logins
 from weir.broker.access.session_ends import SessionEnds
@@ -17,6 +19,7 @@ from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, Certified, LetGo, Opened
 from weir.broker.api.settings import Identity
 from weir.broker.audit.backlog import Backlog
+from weir.broker.consumers.moves import token_of
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.audit import AUDITOR, AuditBacklog
@@ -233,6 +236,8 @@ class Requests:
             return
         if found is None:
             found = self._topics.partition(group)[1]  # raises, and says why
+        if isinstance(request, m.Pull | m.MoveGrants) and request.token:
+            request = replace(request, token=token_of(session.principal, request.token))
         topic = self._topics.topic_with(group)
         if declared.scope is _FIRST and partition_of(group):
             raise BadRequest("partition 0 of a topic decides that: ask there")

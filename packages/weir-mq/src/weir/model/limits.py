@@ -105,6 +105,10 @@ GRANTS_PER_CLUSTER_MAX = 10_000
 # Lower than the limit of a cluster, so that a consumer that acks nothing does not block it.
 GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
+#: The secret of a consumer that may go to another relay; and for so long after the session of a
+#: relay has ended, what it held is kept for that consumer.
+CONSUMER_TOKEN_BYTES = 16
+GRANTS_KEPT_MS = 10_000
 #: A ping reports what is worked on for at most this many partitions.
 PINGED_PARTITIONS_MAX = 1_024
 # How many runs of messages one grant may consist of.

@@ -123,7 +123,7 @@ class CursorLeases:
         name = check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a turn lasts 1 to {GRANT_MS_MAX:,} ms, until it is kept longer")
-        if name in self._state.clusters or self._grants.is_read(name):
+        if name in self._state.clusters or name in self._grants.pickers:
             raise BadRequest(
                 f"cluster {name!r} reads this topic partition by partition: use another name"
             )

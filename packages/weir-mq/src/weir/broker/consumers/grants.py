@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from weir.broker.consumers.ended_sessions import EndedSessions
 from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
 from weir.broker.consumers.modes import Pickers
 from weir.broker.consumers.picker import (
@@ -36,7 +37,7 @@ from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.filtering import matching_runs
 from weir.broker.runtime.outbox import Caller, Outbox, Wait
 from weir.broker.runtime.reads import Reads, batches_in, without
-from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
@@ -78,9 +79,9 @@ class NextDeadline:
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_changing", "_context", "_draining", "_gone", "_limits", "_members", "_outbox",
-                 "_paused", "_promised", "_queues", "_sifting", "begun", "leases", "next_deadline",
-                 "pickers")  # fmt: skip
+    __slots__ = ("_changing", "_context", "_draining", "_limits", "_members", "_outbox",
+                 "_paused", "_promised", "_queues", "_sifting", "begun", "ended", "leases",
+                 "next_deadline", "pickers")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, reads: Reads, outbox: Outbox,
@@ -106,8 +107,7 @@ class Grants:
         #: The clusters in which each peer waits or was granted messages, so that one that goes
         #: costs what it had.
         self._members = _holders(state)
-        #: Peers that are gone, until it is committed that they hold nothing any more.
-        self._gone: set[int] = set()
+        self.ended = EndedSessions(time)
         self._draining = False
         #: How many pulls wait again if nothing of what is being read for them is wanted.
         self._sifting = 0
@@ -153,6 +153,8 @@ class Grants:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
+        if request.token and request.offsets_only:  # one without a relay has nowhere to go
+            self.ended.show(caller.session, request.token)
         self._queues[name] = queue
         self.pickers.begin(name, request.mode, tags)
         self._members.setdefault(caller.session, set()).add(name)
@@ -200,16 +202,21 @@ class Grants:
             self._answer_nothing(name, queue, queue.pop_all())
 
     def closed(self, session: int) -> None:
-        """A consumer is gone: its grants go to others at once."""
-        names = self._members.pop(session, set())
+        """A consumer is gone: its grants go to others at once, or are kept for it for a while."""
+        names = self._members.get(session, set())
         for name in names:
             self.pickers.closed(name, session)
             if (queue := self._queues.get(name)) is not None:
                 queue.closed(session)
                 self._retire(name, queue)
         clusters = self._context.state.clusters
-        if any(name in clusters and session in clusters[name].held for name in names):
-            self._gone.add(session)
+        holds = any(name in clusters and session in clusters[name].held for name in names)
+        if holds and self.ended.keep(session):
+            return
+        self.ended.forget(session)
+        self._members.pop(session, None)
+        if holds:
+            self.ended.gone.add(session)
             self._release(session, self.begun.all_lost_by(session))
         for name in names:
             self.begun.forget(name, session)
@@ -237,7 +244,8 @@ class Grants:
         if not self._outbox.knows(session):
             # It went while this was proposed; only an entry behind the grant can end it.
             self.pickers.handed_out(name, index, 0)
-            self._release(session, [])
+            if session not in self.ended:
+                self._release(session, [])
             return
         self._members.setdefault(session, set()).add(name)
         self.begun.granted(name, session, waiter.request.begun)
@@ -355,10 +363,18 @@ class Grants:
 
     def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""
-        self._gone.discard(consumer)
+        self.ended.gone.discard(consumer)
         for name in self._context.state.clusters:
             self.leases.end(name, consumer)
         self.wake()
+
+    def moved(self, name: str, fence: int, grant: Grant, begun: Sequence[Run] | None) -> None:
+        """A grant is with another session of its consumer, which works on what is `begun`."""
+        self._members.setdefault(grant.consumer, set()).add(name)
+        self.pickers.has_left(name, fence, [*grant.left][-1][1])
+        self.begun.report(name, grant.consumer, begun)
+        if not self._outbox.knows(grant.consumer):
+            self._release(grant.consumer, [])
 
     def start_moved(self, start: int) -> None:
         """Messages below `start` are gone: nobody is granted them again."""
@@ -400,10 +416,6 @@ class Grants:
         """Whether something is under way by which a cluster may have begun, or be gone."""
         queue = self._queues.get(name)
         return name in self._changing or (queue is not None and bool(queue.proposed))
-
-    def is_read(self, name: str) -> bool:
-        """Whether somebody reads this partition in a cluster, or is about to."""
-        return name in self.pickers
 
     def suspend(self, name: str) -> None:
         """Grant a cluster nothing while a change of it is under way."""
@@ -523,14 +535,7 @@ class Grants:
 
         Raises `StaleGrant` if nobody holds any: they were lost with a connection.
         """
-        cluster, found = self._context.state.clusters.get(name), False
-        if cluster is not None:
-            for fence, *run in (one for some in runs for one in cluster.holders.within(*some)):
-                grant = cluster.grants[fence]
-                if grant.deadline != AT_ONCE and grant.consumer not in (NOBODY, *self._gone):
-                    self.begun.add(name, grant.consumer, *run)
-                    found = True
-        if not found:
+        if not self.begun.begin(name, runs, self.ended.gone):
             raise StaleGrant("the reported messages are nobody's any more: pull again")
 
     def _put_back(self, name: str, waiter: Wait[Pull]) -> None:

@@ -233,6 +233,19 @@ class BegunMessages:
         """A consumer is about to begin [first, behind) beside what it reported before."""
         self._reported.setdefault((name, consumer), Ranges()).add(first, behind)
 
+    def begin(self, name: str, runs: Iterable[Run], gone: Collection[int]) -> bool:
+        """Whoever holds `runs` is about to begin them, unless it is gone; False if nobody does."""
+        cluster, found = self._clusters.get(name), False
+        if cluster is None:
+            return False
+        for run in runs:
+            for fence, first, behind in cluster.holders.within(*run):
+                grant = cluster.grants[fence]
+                if grant.deadline != AT_ONCE and grant.consumer not in (NOBODY, *gone):
+                    self.add(name, grant.consumer, first, behind)
+                    found = True
+        return found
+
     def granted(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
         """A consumer that pulled with `runs` is granted messages: whether it reports is known from
         then on.

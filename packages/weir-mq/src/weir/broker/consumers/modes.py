@@ -135,6 +135,11 @@ class Pickers:
         if (picker := self._of.get(name)) is not None:
             picker.handed_out(fence, behind)
 
+    def has_left(self, name: str, fence: int, behind: int) -> None:
+        """A grant is with another session of its consumer, which has all of it below `behind`."""
+        if (picker := self._of.get(name)) is not None:
+            picker.has_left(fence, behind)
+
     def unread(self, name: str, fence: int, first: int, behind: int) -> None:
         """Of a grant, what lies from `first` on cannot be read."""
         if (picker := self._of.get(name)) is not None:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from weir.broker.consumers.acks import Acks, Commands, Returns
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
+from weir.broker.consumers.moves import GrantMoves
 from weir.broker.records.entries import of_control
 from weir.broker.records.partition import (
     ClusterDeleted,
@@ -67,6 +68,7 @@ from weir.protocol.client.messages import (
     Ack,
     ClusterIsOpen,
     Extend,
+    MoveGrants,
     Nack,
     OpenCluster,
     Withdraw,
@@ -377,7 +379,7 @@ class ConsumerRequests:
     """
 
     __slots__ = ("_outbox", "acks", "cluster_operations", "cursor_leases", "grants",
-                 "hub_operations", "returns")  # fmt: skip
+                 "hub_operations", "moves", "returns")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, reads: Reads, outbox: Outbox,
@@ -390,6 +392,7 @@ class ConsumerRequests:
         self.grants = Grants(group, state, clock, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, clock, self.grants, outbox, time)
+        self.moves = GrantMoves(group, state, self.grants, clock, outbox, time)
         self.cursor_leases = CursorLeases(group, state, clock, outbox, time, self.grants)
         self.cluster_operations = ClusterOperations(
             group, state, self.grants, self.cursor_leases, outbox, time
@@ -397,9 +400,11 @@ class ConsumerRequests:
         self.cluster_operations.follow(pauses)
         self.hub_operations = HubOperations(group, state, outbox)
 
-    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
-        """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
-        `Refused`.
+    def change_grants(
+        self, caller: Caller, request: Ack | Nack | Extend | MoveGrants | Withdraw
+    ) -> None:
+        """Ack messages of grants, give them back, let grants last longer, take them over, or wait
+        for none. Raises `Refused`.
         """
         match request:
             case Ack():
@@ -409,6 +414,8 @@ class ConsumerRequests:
                 self.returns.nack(caller, request)
             case Extend():
                 self.returns.extend(caller, request)
+            case MoveGrants():
+                self.moves.move(caller, request)
             case Withdraw():
                 self.grants.withdraw(caller.session, request.cluster)
                 self.cursor_leases.withdraw(caller.session, request.cluster)
@@ -426,6 +433,7 @@ class ConsumerRequests:
 
     def check_deadlines(self) -> None:
         """Let waits end that are over."""
+        self.moves.check_deadlines()
         self.grants.serve_all()
         self.cursor_leases.serve_all()
         self.cluster_operations.propose_pauses()
@@ -437,7 +445,7 @@ class ConsumerRequests:
         """
         if self.cluster_operations.has_unproposed:
             return 0
-        dues = [self.grants.due_ms, self.cursor_leases.due_ms]
+        dues = [self.grants.due_ms, self.grants.ended.due_ms, self.cursor_leases.due_ms]
         return min((due for due in dues if due is not None), default=None)
 
     def closed(self, session: int) -> None:
@@ -463,6 +471,7 @@ class ConsumerRequests:
     def lose(self, error: Refused) -> None:
         """Another leads: refuse all who wait."""
         self.cursor_leases.lose(error)
+        self.moves.lose(error)
         self.grants.lose(error)
         self.acks.commands.lose(error)
         self.returns.commands.lose(error)
@@ -480,7 +489,7 @@ def apply_to_clusters(
         case MessagesGranted():
             grant = state.cluster(record.cluster).grant(index, record)
             state.last_stamp = max(state.last_stamp, record.stamp)
-            if consumers is not None:
+            if consumers is not None and not consumers.moves.applied(index, grant):
                 consumers.grants.granted(index, record, grant)
         case MessagesAcked():
             _apply_ack(index, record, state, consumers)

@@ -222,6 +222,10 @@ class OrderedPicker(Picker):
             self._left = {known: at for known, at in self._left.items() if known in grants}
         self._left[fence] = behind
 
+    def has_left(self, fence: int, behind: int) -> None:
+        """What of a grant lies below an offset is with its consumer already."""
+        self._left[fence] = behind
+
     def closed(self, session: int) -> None:
         """The next in line takes over, once what a peer held that is gone is released."""
         if session == self._active:

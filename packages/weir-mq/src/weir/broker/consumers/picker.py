@@ -331,6 +331,9 @@ class Picker:
         consumer is gone.
         """
 
+    def has_left(self, fence: int, behind: int) -> None:
+        """Its consumer has all of a grant below `behind`, by an earlier session."""
+
     def done(self, runs: Sequence[Run]) -> None:
         """Messages that were granted are done."""
 

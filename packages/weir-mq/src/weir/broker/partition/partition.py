@@ -287,6 +287,7 @@ class PartitionLeader:
         consumers = self.consumers
         return (
             consumers.grants.due_ms is not None
+            or consumers.grants.ended.due_ms is not None
             or bool(self.stable_positions)
             or self.participant.waiting
             or consumers.cursor_leases.waiting
@@ -575,6 +576,8 @@ class Partition:
         self.fetches.closed(session)
         if self.leading is not None:
             self.leading.closed(session)
+            if session in self.leading.consumers.grants.ended:
+                self.begin_waiting()
 
     # -- the machine -------------------------------------------------------------------------
 

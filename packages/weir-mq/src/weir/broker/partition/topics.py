@@ -366,8 +366,12 @@ def _fetch_chunks(partition: Partition, caller: Caller, request: m.FetchChunks) 
 
 
 def _change_grants(
-    partition: Partition, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
+    partition: Partition,
+    caller: Caller,
+    request: m.Ack | m.Nack | m.Extend | m.MoveGrants | m.Withdraw,
 ) -> None:
+    if isinstance(request, m.MoveGrants):
+        partition.context.outbox.touches(caller.session, partition.group.id)
     partition.led().consumers.change_grants(caller, request)
 
 
@@ -438,6 +442,7 @@ BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
     m.Ack: _change_grants,
     m.Nack: _change_grants,
     m.Extend: _change_grants,
+    m.MoveGrants: _change_grants,
     m.Withdraw: _change_grants,
     m.TakeTurn: _steer_cursor,
     m.MoveCursor: _steer_cursor,

@@ -332,6 +332,9 @@ class HomeConnection:
         self._retry = retry
         self._random = random
         self._up = asyncio.Event()
+        #: How many connections there were, and what is set with the next one.
+        self._times = 0
+        self._next = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_failure = ""
         #: The host that answered last.
@@ -395,6 +398,12 @@ class HomeConnection:
             raise self.error
         assert self._pool.home is not None
         return self._pool.home
+
+    async def used(self, times: int) -> int:
+        """Return how many connections there were, once it is more than so many."""
+        while self._times <= times:
+            await self._next.wait()
+        return self._times
 
     async def _keep(self) -> None:
         attempt = turn = 0
@@ -465,6 +474,9 @@ class HomeConnection:
 
     async def _use(self, connection: Connection) -> None:
         self._up.set()
+        self._times += 1
+        self._next.set()
+        self._next.clear()
         await self._pool.use(connection)
         self._up.clear()
         if self.welcome is not None and self.is_of_several:

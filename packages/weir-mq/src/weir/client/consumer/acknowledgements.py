@@ -16,6 +16,7 @@ from typing import Protocol
 
 from weir.client.connection.metadata import Places
 from weir.client.consumer.delivery import AckResult, Held, Holding, Stale, result_of
+from weir.client.consumer.moves import KeptGrants
 from weir.client.consumer.pulls import Demand, TopicBuffer, TopicPresence
 from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.grants import Acks, Run, joined, merged, within, without
@@ -37,6 +38,8 @@ _FATES = {
     AckOutcome.PARTLY: "have done them or get them again",
 }
 
+#: Of so many partitions what is held is moved together.
+_MOVED_TOGETHER = 64
 #: Requests of one partition that are under way together.
 _TOGETHER = 64
 
@@ -47,7 +50,9 @@ _Kind = tuple[int, int, bool]
 class Acking:
     """Ranges (fence, first, next) of each partition that are done, until the broker knows it."""
 
-    def __init__(self, topic: str, cluster: str, on_stale: Callable[[Stale], None] | None) -> None:
+    def __init__(
+        self, topic: str, cluster: str, on_stale: Callable[[Stale], None] | None, kept: KeptGrants
+    ) -> None:
         """Begin with nothing done; `begin` says where the partitions are."""
         #: How many acks came too late.
         self.stale = 0
@@ -56,6 +61,7 @@ class Acking:
         self._topic = topic
         self._cluster = cluster
         self._on_stale = on_stale
+        self._kept = kept
         self._places: Places | None = None
         self._acks: dict[int, Acks] = {}
         self._locks: dict[int, asyncio.Lock] = {}
@@ -98,10 +104,18 @@ class Acking:
         """Return the partitions with something to send."""
         return [partition for partition, acks in self._acks.items() if acks]
 
+    def lock(self, partition: int) -> asyncio.Lock:
+        """Return what is held while acks of a partition are under way."""
+        return self._locks.setdefault(partition, asyncio.Lock())
+
+    def fences(self, partition: int) -> Iterable[int]:
+        """Return the grants of a partition with something to send."""
+        return self._acks[partition].fences if partition in self._acks else ()
+
     async def flush(self, partition: int) -> None:
         """Ack all that waits; one request of a partition at a time, so that acks gather."""
         acks = self._acks.setdefault(partition, Acks())
-        async with self._locks.setdefault(partition, asyncio.Lock()):
+        async with self.lock(partition):
             while ranges := acks.take():
                 try:
                     await self._ack(partition, ranges)
@@ -141,14 +155,18 @@ class Acking:
             raise lost
 
     async def _ack(self, partition: int, ranges: list[Range]) -> None:
+        kept = self._kept
+        named = [(kept.now(partition, fence), a, b) for fence, a, b in ranges]
+
         def request(address: Address) -> m.Request:
-            return m.Ack(address, self._cluster, ranges, exact=True)
+            return m.Ack(address, self._cluster, named, exact=True)
 
         assert self._places is not None  # what is done was pulled from there
         acked = await self._places.ask(partition, request, m.Acked)
         self.cursors[partition] = max(acked.done, self.cursors.get(partition, 0))
         for fence, first, behind, outcome in acked.late:
-            self.expired(partition, (fence, first, behind), AckOutcome(outcome))
+            one = kept.first(partition, fence), first, behind
+            self.expired(partition, one, AckOutcome(outcome))
 
     def expired(self, partition: int, one: Range, outcome: AckOutcome = AckOutcome.EXPIRED) -> None:
         """Tell of messages (fence, first, next) that were settled too late."""
@@ -179,8 +197,9 @@ class Nacks:
     """
 
     def __init__(
-        self, cluster: str, ordered: bool, late: Callable[[int, tuple[int, int, int]], None]
-    ) -> None:
+        self, cluster: str, ordered: bool, late: Callable[[int, tuple[int, int, int]], None],
+        kept: KeptGrants,
+    ) -> None:  # fmt: skip
         """Begin with nothing to give back.
 
         `late` is told of what was another's already, unless nobody here had tried it.
@@ -188,6 +207,7 @@ class Nacks:
         self._cluster = cluster
         self._ordered = ordered
         self._late = late
+        self._kept = kept
         self._places: Places | None = None
         self._pending: dict[int, dict[_Kind, list[Run]]] = {}
         self._times: dict[int, int] = {}
@@ -203,6 +223,14 @@ class Nacks:
         kinds = self._pending.setdefault(partition, {})
         kinds.setdefault((fence, delay_ms, untried), []).append(run)
 
+    def lock(self, partition: int) -> asyncio.Lock:
+        """Return what is held while something of a partition goes back."""
+        return self._locks.setdefault(partition, asyncio.Lock())
+
+    def fences(self, partition: int) -> list[int]:
+        """Return the grants of a partition of which something is to go back."""
+        return [fence for fence, *_ in self._pending.get(partition, ())]
+
     def times(self, partition: int) -> int:
         """Return how often something of a partition was given back."""
         return self._times.get(partition, 0)
@@ -213,7 +241,7 @@ class Nacks:
 
     async def flush(self, partition: int) -> None:
         """Return when the broker knows of all that was noted before, sent by this or another."""
-        async with self._locks.setdefault(partition, asyncio.Lock()):
+        async with self.lock(partition):
             await self._flush(partition)
 
     async def quiet(self, partition: int) -> int:
@@ -262,7 +290,7 @@ class Nacks:
         self._times[partition] = self.times(partition) + 1
         lost: BadRequest | None = None
         try:
-            async with self._locks.setdefault(partition, asyncio.Lock()):
+            async with self.lock(partition):
                 try:
                     await self._flush(partition)
                 except BadRequest as error:
@@ -296,9 +324,10 @@ class Nacks:
 
     async def _nack(self, partition: int, kind: _Kind, runs: list[Run]) -> bool:
         fence, delay_ms, untried = kind
+        now = self._kept.now(partition, fence)
 
         def request(address: Address) -> m.Request:
-            return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)
+            return m.Nack(address, self._cluster, now, runs, delay_ms, untried)
 
         assert self._places is not None  # what goes back was pulled from there
         try:
@@ -439,6 +468,7 @@ class TopicOutcomes:
         options: ConsumerOptions,
         demand: Demand,
         presence: TopicPresence,
+        kept: KeptGrants,
     ) -> None:
         """Begin with nothing; `begin`, or `take_turns`, says where it is told."""
         self.held = Held()
@@ -446,8 +476,9 @@ class TopicOutcomes:
         self._is_ordered = options.number is Mode.ORDERED
         self._demand = demand
         self._presence = presence
-        self.counted = Acking(places.topic, options.cluster, options.on_stale)
-        self._nacks = Nacks(options.cluster, self._is_ordered, self.counted.expired)
+        cluster, self._kept = options.cluster, kept
+        self.counted = Acking(places.topic, cluster, options.on_stale, kept)
+        self._nacks = Nacks(cluster, self._is_ordered, self.counted.expired, kept)
         self._acking: Acknowledging = self.counted
         self._returning: Returning = self._nacks
         self._telling = Telling(self, seconds(options.ack_within))
@@ -466,6 +497,18 @@ class TopicOutcomes:
         """Tell where the topic is served from now on."""
         self.counted.begin(places)
         self._nacks.begin(places)
+
+    async def move(self, places: Places) -> None:
+        """Keep all that is held, under other fencing numbers, by the connection of now."""
+
+        async def move(partition: int) -> None:
+            async with self.counted.lock(partition), self._nacks.lock(partition):
+                settled = [*self.counted.fences(partition), *self._nacks.fences(partition)]
+                await self._kept.move(places, partition, settled, self.held)
+
+        for first in range(0, len(places) if self._kept.token else 0, _MOVED_TOGETHER):
+            some = range(first, min(first + _MOVED_TOGETHER, len(places)))
+            await asyncio.gather(*map(move, some))
 
     def take_turns(self, turns: CursorMoving) -> None:
         """Tell by the cursor of a turn from now on."""

@@ -353,13 +353,17 @@ class Extending:
         lease: float,
         held: Held,
         monotonic: Callable[[], float],
+        now: Callable[[int, int], int],
     ) -> None:
-        """Take how many seconds a lease has from its extension on."""
+        """Take how many seconds a lease has from its extension on, and what says by which number a
+        grant of a partition is held `now`.
+        """
         self._cluster = cluster
         self._places = places
         self._lease = lease
         self._held = held
         self._monotonic = monotonic
+        self._now = now
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -402,9 +406,12 @@ class Extending:
                 continue  # whoever pulls is told of what is wrong; the leases may still run
 
     async def _together(self, partition: int, holdings: Sequence[Holding]) -> bool:
+        asked = self._fences(holdings)
         try:
             await self._ask(partition, holdings)
         except StaleGrant:
+            if asked != self._fences(holdings):  # they were moved meanwhile
+                return await self._together(partition, holdings)
             if len(holdings) > 1:  # some are over, and the others must not suffer for it
                 each = [await self._together(partition, [one]) for one in holdings]
                 return all(each)
@@ -412,8 +419,11 @@ class Extending:
             return False
         return True
 
+    def _fences(self, holdings: Sequence[Holding]) -> list[int]:
+        return [self._now(one.partition, one.fence) for one in holdings]
+
     async def _ask(self, partition: int, holdings: Sequence[Holding]) -> None:
-        fences = [holding.fence for holding in holdings]
+        fences = self._fences(holdings)
         lease_ms = int(self._lease * 1_000)
         begun = self._held.begun(holdings[0].partition)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from weir.client.connection.metadata import Places
@@ -15,6 +16,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.acknowledgements import TopicOutcomes
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import Holding
+from weir.client.consumer.moves import KeptGrants
 from weir.client.consumer.pulls import Demand, Pulling, TopicBuffer, TopicPresence, Wanted
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.grants import Run
@@ -24,6 +26,8 @@ from weir.errors import BadRequest, Disconnected, Refused, StaleGrant, UnknownTo
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
 from weir.model.topic import Mode
+
+log = logging.getLogger(__name__)
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
@@ -59,7 +63,8 @@ class TopicLeases:
         self.id = places.id
         self.presence = TopicPresence(gone)
         monotonic = home.system.monotonic
-        self.outcomes = TopicOutcomes(monotonic, places, options, demand, self.presence)
+        self._kept = KeptGrants(options.cluster, home)
+        self.outcomes = TopicOutcomes(monotonic, places, options, demand, self.presence, self._kept)
         self.held = self.outcomes.held
         self._home = home
         self._options = options
@@ -101,7 +106,7 @@ class TopicLeases:
             seconds(options.lease),
             options.asked,
         )
-        self._pulling = Pulling(self._home, places, wanted, demand, self)
+        self._pulling = Pulling(self._home, places, wanted, demand, self, self._kept)
 
     def pull(self, feed: FetchBuffer[Holding]) -> None:
         """Let grants come into the consumer's feed."""
@@ -234,6 +239,11 @@ class TopicLeases:
             )
         return self._pulling.places[holding.partition]
 
+    async def move(self) -> None:
+        """There is another connection: keep what is held. Raises what a request does."""
+        if isinstance(self._pulling, Pulling):
+            await self.outcomes.move(self._pulling.places)
+
     # Ending.
 
     def stop(self) -> None:
@@ -254,6 +264,7 @@ class TopicLeases:
     def disconnect(self) -> list[asyncio.Task[None]]:
         """Hold nothing any more: the connection ends. Return what ends with it."""
         self.held.clear()
+        self._kept.clear()
         return self._pulling.extending.end() if isinstance(self._pulling, Pulling) else []
 
 
@@ -271,6 +282,9 @@ class ConsumerLeases:
         self._work_seconds = options.max_work_seconds
         self._demand = Demand()
         self._network: NetworkClient | None = None
+        #: Keeps what is held when the connection is another one.
+        self._following: asyncio.Task[None] | None = None
+        self._was_open = False
         self._feed: FetchBuffer[Holding] | None = None
         #: Of topics that were let go of: how many acks came too late, and their numbers while nodes
         #: may still list them; and what tells that there is one more.
@@ -315,9 +329,24 @@ class ConsumerLeases:
                 first = await self._subscription.begin(network, places, options.cluster, turns)
                 self._begin(network, name, places, first)
             self._subscription.begun()
+            following = self._follow(network)
+            self._following = asyncio.get_running_loop().create_task(following, name="weir moves")
         except BaseException:
             await self._disconnect()
             raise
+
+    async def _follow(self, network: NetworkClient) -> None:
+        """Keep what is held by each connection that follows on another."""
+        # What an earlier one held that is given up goes to others by that.
+        times = 0 if self._was_open else await network.home.used(0)
+        self._was_open = True
+        while True:
+            times = await network.home.used(times)
+            for topic in [*self.topics.values()]:
+                try:
+                    await topic.move()
+                except WeirError as error:
+                    log.info("what was granted may be lost with a connection: %s", error)
 
     def _begin(
         self, network: NetworkClient, name: str, places: Places, first: Sequence[int]
@@ -506,6 +535,10 @@ class ConsumerLeases:
     async def _disconnect(self) -> None:
         network, self._network = self._network, None
         ending = [task for topic in self.topics.values() for task in topic.disconnect()]
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            ending.append(following)
         try:
             if ending:
                 await asyncio.wait(ending)

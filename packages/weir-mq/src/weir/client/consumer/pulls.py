@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from weir.client.connection.metadata import TRIES, Places, watch
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Extending, Held, Holding, Lessor
+from weir.client.consumer.moves import KeptGrants
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, Chunks, FetchBuffer, LongPolls, loaded
@@ -157,8 +158,9 @@ class Pulling:
     """Asks for the grants of one topic's partitions, those that are added later too."""
 
     def __init__(
-        self, home: NetworkClient, places: Places, wanted: Wanted, demand: Demand, puller: Puller
-    ) -> None:
+        self, home: NetworkClient, places: Places, wanted: Wanted, demand: Demand, puller: Puller,
+        kept: KeptGrants,
+    ) -> None:  # fmt: skip
         """Take where to ask; `home` is the client whose publishes come after what is pulled."""
         self.places = places
         self._home = home
@@ -166,6 +168,7 @@ class Pulling:
         self._wanted = wanted
         self._demand = demand
         self._puller = puller
+        self._kept = kept
         self.extending = self._extending(wanted.lease)
         self._withdrawing = PendingPulls(wanted.cluster, places)
         self._polls = LongPolls[int]()
@@ -179,7 +182,8 @@ class Pulling:
 
     def _extending(self, lease: float) -> Extending:
         wanted, held = self._wanted, self._puller.held
-        return Extending(wanted.cluster, self.places, lease, held, self._monotonic)
+        now = self._kept.now
+        return Extending(wanted.cluster, self.places, lease, held, self._monotonic, now)
 
     async def withdraw(self) -> None:
         """Return, in a pause, when no pull is under way any more. Raises what a request does."""
@@ -279,7 +283,9 @@ class Pulling:
                 await asyncio.sleep(self._home.pause(spoilt, error))
             else:
                 ends = self._monotonic() + self._wanted.lease
-                return Holding(grant, ends, self._monotonic, self._puller, slot, asked)
+                came = Holding(grant, ends, self._monotonic, self._puller, slot, asked)
+                self._kept.came(came)
+                return came
 
     async def _once(self, partition: int) -> m.Granted:
         wanted, poll = self._wanted, self._polls.seconds(partition)
@@ -297,6 +303,7 @@ class Pulling:
                 wanted.mode,
                 begun,
                 wanted.tags,
+                token=self._kept.token,
             )
 
         granted = await self.places.ask(partition, request, m.Granted, wait=poll)

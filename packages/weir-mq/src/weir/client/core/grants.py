@@ -183,6 +183,11 @@ class Acks:
         """Return the number of ranges that wait."""
         return len(self._ranges)
 
+    @property
+    def fences(self) -> set[int]:
+        """The grants of which something is done."""
+        return {fence for fence, *_ in self._ranges}
+
     def done(self, fence: int, first: int, behind: int) -> None:
         """Note messages [first, behind) of a grant as done; a range that goes on grows."""
         if self._ranges:

@@ -149,8 +149,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, m.Pull) and not request.offsets_only:
-        fields = msgspec.structs.astuple(request)[: -1 if request.tags else -2]
+    if isinstance(request, m.Pull) and not request.token:
+        least = -1 if request.offsets_only else -2 if request.tags else -3
+        fields = msgspec.structs.astuple(request)[:least]
         return _framed(0, opcode, correlation, _pack(fields))  # as releases before know it
     if isinstance(request, m.Fetch | m.OpenCluster) and not request.tags:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it

@@ -13,6 +13,7 @@ from weir.errors import DamagedRange, StaleGrant, UnknownCluster
 from weir.model.ids import Address, Natural
 from weir.model.limits import (
     ACK_RANGES_MAX,
+    CONSUMER_TOKEN_BYTES,
     PARTITIONS_PER_TOPIC_MAX,
     TAG_BYTES_MAX,
     TAGS_PER_FETCH_MAX,
@@ -41,6 +42,9 @@ WantedTags = Annotated[
     tuple[Annotated[str, msgspec.Meta(max_length=TAG_BYTES_MAX)], ...],
     msgspec.Meta(max_length=TAGS_PER_FETCH_MAX),
 ]
+
+#: What a consumer shows that goes from one relay to another; empty: it stays where it is.
+Token = Annotated[bytes, msgspec.Meta(max_length=CONSUMER_TOKEN_BYTES)]
 
 
 class ClusterIsOpen(ControlReply, frozen=True, array_like=True):
@@ -120,6 +124,9 @@ class Pull(ControlRequest, frozen=True, array_like=True):
 
     With `offsets_only`, the grant has no batches: a relay adds them from its own log. A broker of
     an earlier release sends them all the same.
+
+    A consumer that can go to another relay has a `token`, a secret of its own: when the session of
+    a relay ends that pulled with one, what it holds is kept for 10 s, for `MoveGrants`.
     """
 
     declaration = Declaration(
@@ -156,6 +163,38 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     begun: Runs | None = None
     tags: WantedTags = ()
     offsets_only: bool = False
+    token: Token = b""
+
+
+class GrantsMoved(ControlReply, frozen=True, array_like=True):
+    """Grants that the peer holds now: (fence that it named, fence from now on) each. What is not in
+    it was not kept.
+    """
+
+    fences: tuple[tuple[Natural, Natural], ...] = ()
+
+
+class MoveGrants(ControlRequest, frozen=True, array_like=True):
+    """Take over grants `fences` of one partition, which an earlier session of the same user was
+    granted with the same `token`. Each has another fencing number then, and ends when it would have
+    ended; no attempt is counted. All else that such sessions hold here goes to others. `begun` as
+    in `Pull`.
+    """
+
+    declaration = Declaration(
+        110,
+        Scope.PARTITION,
+        GrantsMoved,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
+        methods=("Client.consumer",),
+    )
+
+    address: Address
+    cluster: str
+    token: Token
+    fences: Annotated[list[Natural], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+    begun: Runs | None = None
 
 
 class Withdrawn(ControlReply, frozen=True, array_like=True):
@@ -361,6 +400,7 @@ class SeekCursor(ControlRequest, frozen=True, array_like=True):
 REQUESTS: tuple[type[Request], ...] = (
     OpenCluster,
     Pull,
+    MoveGrants,
     Withdraw,
     Ack,
     Nack,

@@ -58,8 +58,10 @@ from weir.protocol.client.consumers import ClusterIsOpen as ClusterIsOpen
 from weir.protocol.client.consumers import Extend as Extend
 from weir.protocol.client.consumers import Extended as Extended
 from weir.protocol.client.consumers import Granted as Granted
+from weir.protocol.client.consumers import GrantsMoved as GrantsMoved
 from weir.protocol.client.consumers import MoveCursor as MoveCursor
 from weir.protocol.client.consumers import Moved as Moved
+from weir.protocol.client.consumers import MoveGrants as MoveGrants
 from weir.protocol.client.consumers import Nack as Nack
 from weir.protocol.client.consumers import Nacked as Nacked
 from weir.protocol.client.consumers import OpenCluster as OpenCluster

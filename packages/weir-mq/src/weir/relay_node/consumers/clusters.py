@@ -51,8 +51,8 @@ Run = tuple[int, int]
 
 #: What consumers of clusters ask; the core decides all of it.
 ClusterRequest = (
-    m.OpenCluster | m.Pull | m.Withdraw | m.Ack | m.Nack | m.Extend | m.TakeTurn | m.MoveCursor
-    | m.SeekCursor | a.BeginCluster | a.ListClusters
+    m.OpenCluster | m.Pull | m.MoveGrants | m.Withdraw | m.Ack | m.Nack | m.Extend | m.TakeTurn
+    | m.MoveCursor | m.SeekCursor | a.BeginCluster | a.ListClusters
 )  # fmt: skip
 
 #: Messages that were granted are waited for so long at most, in seconds, and without news of their

@@ -160,6 +160,28 @@ def test_grants_go_back_at_once(rig: Any, make_publisher: Callable[..., Any]) ->
     assert closed.told(6, waits).next_offset == 1, "nobody waits for a lease of who is gone"
 
 
+def test_a_token_of_another_user_moves_no_grant(
+    rig: Any, make_publisher: Callable[..., Any]
+) -> None:
+    closed = Closed(rig, "open")
+    make_publisher(rig, rig.answer(1, m.DescribeTopic("t"))).ask(b"a")
+    rig.handle(ev.Closed(1))
+    set_mode(closed.access, "closed")
+    closed.user(5, "default/ann", CONSUME)
+    closed.user(6, "default/bob", CONSUME)
+    closed.enter(7, "default/ann")
+    rig.answer(5, m.OpenCluster(closed.t, "c", Mode.SHARED))
+    pull = m.Pull(
+        closed.t, "c", 10, 1 << 20, lease_ms=60_000, begun=[], offsets_only=True, token=bytes(16)
+    )
+    held = rig.answer(5, pull)
+    rig.handle(ev.Closed(5))
+    move = m.MoveGrants(closed.t, "c", bytes(16), [held.fence])
+    assert rig.answer(6, move) == m.GrantsMoved()
+    ((asked, _),) = rig.answer(7, move).fences
+    assert asked == held.fence
+
+
 def test_another_password_ends_what_came_by_the_one_before(rig: Any) -> None:
     closed = Closed(rig)
     closed.user(5, "default/ann", READ)

@@ -24,6 +24,7 @@ from weir.client.consumer.acknowledgements import Acking
 from weir.client.consumer.cursor_lease import TurnReading, Turns
 from weir.client.consumer.delivery import Holding, Lessor
 from weir.client.consumer.leases import TopicLeases
+from weir.client.consumer.moves import KeptGrants
 from weir.client.consumer.pulls import Demand
 from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.grants import Grant
@@ -73,7 +74,8 @@ def turns_of(leader: Leader) -> Turns:
     options = ConsumerOptions(
         cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
     )
-    acking = Acking("t", "c", lambda stale: None)
+    home = cast(NetworkClient, SimpleNamespace(system=REAL))
+    acking = Acking("t", "c", lambda stale: None, KeptGrants("c", home))
     turns = Turns(
         cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader), options,
         acking, Demand(), cast(Lessor, Taker()),

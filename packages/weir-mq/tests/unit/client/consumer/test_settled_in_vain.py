@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,13 +11,20 @@ import pytest
 import weir
 from rigs.consuming import take
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking, Nacks
 from weir.client.consumer.consumer import LeasedMessage
+from weir.client.consumer.moves import KeptGrants
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
 
 SETTLING = m.Ack | m.Nack
+
+
+def kept() -> KeptGrants:
+    return KeptGrants("c", cast(NetworkClient, SimpleNamespace(system=REAL)))
 
 
 async def settle(message: LeasedMessage, back: bool) -> None:
@@ -84,7 +92,7 @@ class _Places:
 @pytest.mark.parametrize("with_a_stale_one", [False, True])
 def test_what_is_settled_beside_a_lost_one_counts(with_a_stale_one: bool) -> None:
     async def scenario() -> None:
-        places, acking = _Places(), Acking("t", "c", None)
+        places, acking = _Places(), Acking("t", "c", None, kept())
         acking.begin(cast(Places, places))
         ranges = [(1, 0, 1), (1, 2, 3), *([(9, 5, 6)] if with_a_stale_one else [])]
         for fence, first, behind in ranges:
@@ -115,7 +123,7 @@ class _Returns(_Places):
 # came again only when its lease had ended.
 def test_what_goes_back_beside_a_lost_one_counts() -> None:
     async def scenario() -> None:
-        places, returning = _Returns(), Nacks("c", False, lambda *_: None)
+        places, returning = _Returns(), Nacks("c", False, lambda *_: None, kept())
         returning.begin(cast(Places, places))
         for fence, first in ((1, 0), (1, 2), (2, 5)):
             returning.back(0, fence, (first, first + 1), 0, untried=True)
@@ -141,7 +149,7 @@ def test_what_goes_back_beside_a_lost_one_counts() -> None:
 # What was given back by hand was not even sent then, and came again only when its lease had ended.
 def test_what_is_given_back_by_hand_beside_a_lost_one_counts() -> None:
     async def scenario() -> None:
-        places, returning = _Returns(), Nacks("c", False, lambda *_: None)
+        places, returning = _Returns(), Nacks("c", False, lambda *_: None, kept())
         returning.begin(cast(Places, places))
         returning.back(0, 1, (0, 1), 0, untried=True)
         with pytest.raises(BadRequest):

@@ -267,7 +267,9 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
                 ended, other = await anext(grants), await anext(grants)
                 held = consumer.settlement.leases.topics["t"].held
                 places = await Places.find(network_of(w), "t")
-                extending = Extending("c", places, 3_600, held, time.monotonic)
+                extending = Extending(
+                    "c", places, 3_600, held, time.monotonic, lambda _, fence: fence
+                )
                 before = held[0, other.fence].ends
                 assert not await extending.extend([*held.values()])
                 assert held[0, ended.fence].over

@@ -1,0 +1,95 @@
+"""Grants that a consumer keeps when it goes from one relay to another (docs/adr/0171).
+
+Each has another fencing number then. What the consumer holds keeps the number that it came with;
+what is said of it to the broker names the one of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
+from weir.client.consumer.delivery import Held, Holding
+from weir.errors import UnknownOpcode
+from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX, CONSUMER_TOKEN_BYTES
+from weir.protocol.client import messages as m
+
+#: Grants that are settled are forgotten once there are so many beyond those that are not.
+_SLACK = 64
+
+
+class KeptGrants:
+    """What was granted to a consumer of one topic, and under which number it is held now."""
+
+    def __init__(self, cluster: str, home: NetworkClient) -> None:
+        """Begin with nothing; the token is a secret of this consumer."""
+        self._cluster = cluster
+        self._token = home.system.secret_bytes(CONSUMER_TOKEN_BYTES)
+        self._home = home
+        #: By partition and fence, as they came.
+        self._came: dict[tuple[int, int], Holding] = {}
+        self._most = _SLACK
+        #: By partition and fence, the one of now, and the way back.
+        self._now: dict[tuple[int, int], int] = {}
+        self._first: dict[tuple[int, int], int] = {}
+
+    @property
+    def token(self) -> bytes:
+        """What a pull shows; nothing where there is nowhere else to go, and so nothing to keep."""
+        return self._token if self._home.home.is_of_several else b""
+
+    def came(self, holding: Holding) -> None:
+        """A grant came."""
+        if len(self._came) >= self._most:
+            self._came = {key: one for key, one in self._came.items() if one.left and not one.over}
+            self._most = 2 * len(self._came) + _SLACK
+        self._came[holding.partition, holding.fence] = holding
+
+    def now(self, partition: int, fence: int) -> int:
+        """Return the number of now of a grant."""
+        return self._now.get((partition, fence), fence)
+
+    def first(self, partition: int, fence: int) -> int:
+        """Return the number with which a grant came that has this one now."""
+        return self._first.get((partition, fence), fence)
+
+    def clear(self) -> None:
+        """Nothing that came is held any more."""
+        self._came.clear()
+
+    async def move(
+        self, places: Places, partition: int, settled: Iterable[int], held: Held
+    ) -> None:
+        """Keep what is held of a partition, by the connection of now; also what is `settled` and
+        not told yet, by fence. Nothing is told meanwhile. Raises what a request does.
+        """
+        came = [
+            fence
+            for (at, fence), one in self._came.items()
+            if at == partition and one.left and not one.over
+        ]
+        fences = [*dict.fromkeys([*came, *settled])][:ACK_RANGES_MAX]
+        asked = [self.now(partition, fence) for fence in fences]
+
+        def request(address: Address) -> m.Request:
+            begun = held.begun(partition)
+            return m.MoveGrants(address, self._cluster, self._token, asked, begun)
+
+        with suppress(UnknownOpcode):  # the broker is of an earlier release
+            moved = dict((await places.ask(partition, request, m.GrantsMoved)).fences)
+            for fence, former in zip(fences, asked, strict=True):
+                later = moved.get(former, former)
+                if later != former:
+                    self._first.pop((partition, former), None)
+                    self._now[partition, fence] = later
+                    self._first[partition, later] = fence
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the numbers of what is settled, as far as there is much of it."""
+        if len(self._now) > 2 * len(self._came) + _SLACK:
+            self._now = {key: now for key, now in self._now.items() if key in self._came}
+            self._first = {(at, now): fence for (at, fence), now in self._now.items()}

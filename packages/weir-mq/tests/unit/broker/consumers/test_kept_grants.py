@@ -1,0 +1,181 @@
+"""What a session of a relay held when it ended is kept for its consumer, for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from weir.broker.api.events import Closed
+from weir.model.limits import GRANTS_KEPT_MS
+from weir.model.topic import AckOutcome, Mode
+from weir.protocol.client import messages as m
+
+TOKEN, OTHER = bytes(16), bytes([1] * 16)
+LEASE_MS = 60_000
+MODES = pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEYED, Mode.ORDERED])
+
+
+class Crew:
+    """A topic of ten messages, one a batch, and consumers in sessions 1 to 4."""
+
+    def __init__(self, rig: Any, mode: Mode = Mode.SHARED) -> None:
+        self.rig = rig
+        for session in (1, 2, 3, 4):
+            rig.connect(session)
+        info = rig.topic(1)
+        self.at, self.mode = info.addresses[0], mode
+        producer = rig.answer(1, m.OpenProducer())
+        for n in range(10):
+            rig.answer(1, rig.batch(info, producer, n, b"m%d" % n))
+
+    def pull(self, session: int, most: int = 3, token: bytes = TOKEN, begun: Any = ()) -> Any:
+        pull = m.Pull(
+            self.at, "crew", most, 1 << 20, 0, LEASE_MS, self.mode, [*begun],
+            offsets_only=bool(token), token=token,
+        )  # fmt: skip
+        return self.rig.answer(session, pull)
+
+    def move(self, session: int, *fences: int, token: bytes = TOKEN, begun: Any = ()) -> Any:
+        moved = self.rig.answer(session, m.MoveGrants(self.at, "crew", token, [*fences], [*begun]))
+        assert isinstance(moved, m.GrantsMoved)
+        return moved.fences
+
+    def ack(self, session: int, *ranges: tuple[int, int, int]) -> Any:
+        return self.rig.answer(session, m.Ack(self.at, "crew", [*ranges], exact=True))
+
+    def end(self, session: int) -> None:
+        self.rig.handle(Closed(session))
+        self.rig.settle()
+
+
+def span(granted: Any) -> tuple[int, int]:
+    return granted.offset, granted.next_offset
+
+
+@MODES
+def test_a_consumer_keeps_its_grants_by_another_session(rig: Any, mode: Mode) -> None:
+    crew = Crew(rig, mode)
+    held = crew.pull(1)
+    ahead = crew.pull(1, begun=[(0, 1)])
+    assert (span(held), span(ahead)) == ((0, 3), (3, 6))
+    crew.end(1)
+    if mode is Mode.SHARED:
+        assert span(crew.pull(2, most=1, token=b"")) == (6, 7)
+    ((_, one), (_, two)) = crew.move(3, held.fence, ahead.fence, begun=[(0, 1)])
+    assert one not in (held.fence, ahead.fence, two)
+    assert crew.ack(3, (one, 0, 3)).late == ()
+    assert crew.ack(3, (two, 3, 5)).late == ()
+    # The rest is granted again when its consumer is gone for good, as often as it was tried.
+    crew.end(3)
+    rig.tick(GRANTS_KEPT_MS)
+    rig.settle()
+    again = crew.pull(4, token=b"")
+    assert (again.offset, again.attempts) == (5, 2)
+
+
+@MODES
+def test_nobody_acks_by_the_number_of_before(rig: Any, mode: Mode) -> None:
+    crew = Crew(rig, mode)
+    held = crew.pull(1)
+    crew.end(1)
+    ((asked, now),) = crew.move(3, held.fence)
+    assert asked == held.fence
+    late = crew.ack(2, (held.fence, 0, 3)).late
+    assert [row[3] for row in late] == [AckOutcome.EXPIRED]
+    assert crew.ack(2, (now, 0, 3)).late == ()
+
+
+def test_a_move_counts_no_attempt_and_no_time(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1)
+    rig.tick(LEASE_MS // 2)
+    crew.end(1)
+    crew.move(3, held.fence, begun=[(0, 3)])
+    rig.tick(LEASE_MS // 2 - 1)
+    assert span(crew.pull(2, token=b"")) == (3, 6)
+    rig.tick(1)
+    again = crew.pull(2, token=b"")
+    assert (span(again), again.attempts) == ((0, 3), 2)
+
+
+@pytest.mark.parametrize("mode", [Mode.KEYED, Mode.ORDERED])
+def test_where_order_matters_what_was_moved_goes_on(rig: Any, mode: Mode) -> None:
+    crew = Crew(rig, mode)
+    held = crew.pull(1)
+    crew.end(1)
+    crew.move(3, held.fence, begun=[(0, 3)])
+    assert span(crew.pull(3, begun=[(0, 3)])) == (3, 6)
+
+
+def test_what_is_not_named_goes_to_others_at_once(rig: Any) -> None:
+    crew = Crew(rig)
+    held, lost = crew.pull(1), crew.pull(1)
+    crew.end(1)
+    assert len(crew.move(3, held.fence)) == 1
+    assert span(crew.pull(2, token=b""))[0] == lost.offset
+    assert crew.move(3, lost.fence) == ()
+
+
+def test_what_nobody_comes_for_goes_to_others_after_a_while(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1, most=10)
+    crew.end(1)
+    waits = m.Pull(crew.at, "crew", 1, 1 << 20, 60_000, LEASE_MS)
+    number = rig.ask(2, waits)
+    rig.tick(GRANTS_KEPT_MS - 1)
+    rig.settle()
+    assert dict(rig.replies[2]).get(number) is None
+    rig.tick(1)
+    rig.settle()
+    assert span(dict(rig.replies[2])[number]) == (0, 1)
+    assert crew.move(3, held.fence) == ()
+
+
+def test_who_moves_twice_or_asks_again_keeps_them(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1)
+    crew.end(1)
+    moved = crew.move(3, held.fence)
+    assert crew.move(3, held.fence) == moved
+    crew.end(3)
+    ((asked, last),) = crew.move(4, held.fence)
+    assert asked == held.fence
+    assert crew.ack(4, (last, 0, 3)).late == ()
+
+
+def test_a_session_that_is_there_yet_is_granted_nothing_more(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1, most=10)
+    waits = m.Pull(crew.at, "crew", 1, 1 << 20, 60_000, LEASE_MS, offsets_only=True, token=TOKEN)
+    number = rig.ask(1, waits)
+    rig.settle()
+    assert len(crew.move(3, held.fence)) == 1
+    assert dict(rig.replies[1])[number].fence == 0
+    assert crew.ack(1, (held.fence, 0, 10)).late
+
+
+@pytest.mark.parametrize("how", ["without a token", "at the core", "with another token"])
+def test_what_others_held_is_not_moved(rig: Any, how: str) -> None:
+    crew = Crew(rig)
+    if how == "at the core":
+        pull = m.Pull(crew.at, "crew", 3, 1 << 20, 0, LEASE_MS, begun=[], token=TOKEN)
+        held = rig.answer(1, pull)
+    else:
+        held = crew.pull(1, token=b"" if how == "without a token" else TOKEN)
+    crew.end(1)
+    token = {"without a token": b"", "at the core": TOKEN}.get(how, OTHER)
+    assert crew.move(3, held.fence, token=token) == ()
+    first, _ = span(crew.pull(2, token=b""))
+    assert first == (3 if how == "with another token" else 0)
+
+
+def test_what_was_acked_meanwhile_is_not_moved(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1)
+    crew.end(1)
+    assert crew.ack(2, (held.fence, 0, 1)).late == ()
+    ((_, now),) = crew.move(3, held.fence)
+    assert crew.ack(3, (now, 1, 3)).done == 3
+    assert structs.asdict(crew.pull(3))["offset"] == 3
