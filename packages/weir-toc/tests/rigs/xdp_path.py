@@ -20,6 +20,8 @@ from weir_toc.xdp.node import NextHop, XdpNode
 DEVICE = 1
 DROP, PASS, REDIRECT = 1, 2, 4
 OWN_IP, OWN_PORT = bytes((10, 0, 0, 1)), 7000
+#: Where instructions read the index of a device in the context of a program.
+_FROM_EGRESS, _FROM_INGRESS = struct.pack("<hi", 20, 0), struct.pack("<hi", 12, 0)
 _MISSING = kernel.missing()
 
 #: As root on a kernel with BPF nothing is missing: a refusal there is a failure.
@@ -40,6 +42,9 @@ class PathInTests:
         self._named: set[int] = set()
         self.words[at.IP] = int.from_bytes(OWN_IP, "little")
         self.words[at.UDP_PORT] = int.from_bytes(OWN_PORT.to_bytes(2, "big"), "little")
+        loaded.maps["outputs"].set(DEVICE, struct.pack("=Ii", DEVICE, 0))
+        #: The slot that gets the beacons for all ports: of those behind one device only one does.
+        self.leader: int | None = None
 
     def clear(self) -> None:
         """Forget all, for the next switch with these maps."""
@@ -75,7 +80,17 @@ class PathInTests:
 
     def beacon(self, blanks: bytes | bytearray) -> None:
         for blank in wire.split(blanks, wire.OVERHEAD_BYTES):
-            self.sent.append(self.generate(bytearray(blank)).frame)
+            done = self.generate(bytearray(blank))
+            if done.action != REDIRECT:
+                continue
+            left = self.leave(done.frame, self.leader)
+            if left.action == PASS:
+                self.sent.append(left.frame)
+
+    def leave(self, frame: bytes, leader: int | None) -> kernel.TestRun:
+        """Let a frame leave by the device, whose beacons for all ports are those of a slot."""
+        self.loaded.maps["ports"].set(DEVICE, at.port(at.HOSTS, leader))
+        return self.loaded.test("leave", frame)
 
     def name(self, neighbour: int, slot: int | None) -> None:
         names = self.loaded.maps["neighbours"]
@@ -86,21 +101,32 @@ class PathInTests:
             self._named.add(neighbour)
             names.set(neighbour, struct.pack("=I", slot))
 
-    def behind(self, ifindex: int, what: int) -> None:
+    def lead(self, ifindex: int, behind: int, leader: int | None) -> None:
         """All neighbours share the device: `run` says which one a frame comes from."""
+        self.leader = leader
 
     def route(self, rack: int, down: int, up: int) -> None:
         self.loaded.maps["routes"].set(rack, struct.pack("=QQ", down, up))
 
     def run(self, now: int, frame: bytes, behind: int) -> kernel.TestRun:
-        self.loaded.maps["ports"].set(DEVICE, struct.pack("=I", behind))
+        self.loaded.maps["ports"].set(DEVICE, at.port(behind, None))
         self.words[at.NOW] = now
         self.words[at.READ_AT] = (1 << 63) - 1  # no time has passed since
         return self.loaded.test("forward", frame)
 
     def generate(self, data: bytearray) -> kernel.TestRun:
-        self.loaded.maps["ports"].set(DEVICE, struct.pack("=I", at.GENERATOR))
+        self.loaded.maps["ports"].set(DEVICE, at.port(at.GENERATOR, None))
         return self.loaded.test("forward", at.frame(data, OWN_IP, OWN_PORT))
+
+
+def for_tests(found: kernel.ObjectFile) -> kernel.ObjectFile:
+    """Let `leave` read the device by which a frame has come: a test run has no other one."""
+    leave = found.programs["leave"]
+    lines = [leave.code[n : n + 8] for n in range(0, len(leave.code), 8)]
+    (line,) = (n for n, one in enumerate(lines) if one[:1] == b"\x61" and one[2:] == _FROM_EGRESS)
+    lines[line] = lines[line][:2] + _FROM_INGRESS
+    programs = {**found.programs, "leave": leave.__class__(b"".join(lines), leave.maps)}
+    return found._replace(programs=programs)
 
 
 def hop_of(neighbour: int) -> NextHop:

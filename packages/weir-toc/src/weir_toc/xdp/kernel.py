@@ -22,7 +22,9 @@ OBJECT = Path(__file__).with_name("switch.o")
 _CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _TEST_RUN, _LINK_CREATE = 0, 2, 3, 5, 10, 28
 _PROG_TYPE_XDP, _CPUMAP = 6, 16
-_ATTACH_CPUMAP, _ATTACH_XDP = 35, 37
+_ATTACH_DEVMAP, _ATTACH_CPUMAP, _ATTACH_XDP = 33, 35, 37
+#: What runs in a map, and not on a port.
+_ATTACHED = {"leave": _ATTACH_DEVMAP, "forward": _ATTACH_CPUMAP}
 _DRIVER_MODE = 1 << 2
 _LOG_BYTES = 1 << 20
 _MAP_FD = 1
@@ -171,7 +173,7 @@ class Loaded:
     """The programs and maps of an object file in the kernel; closing it removes them."""
 
     def __init__(self, object_file: ObjectFile, for_tests: bool = False) -> None:
-        """`for_tests` loads `forward` as the kernel can run it in a test, and not on a port."""
+        """`for_tests` loads all programs as the kernel can run them in a test."""
         self.maps: dict[str, Map] = {}
         self.programs: dict[str, int] = {}
         self._open = ExitStack()
@@ -182,7 +184,7 @@ class Loaded:
                 self.maps[name] = made = Map(name, spec)
                 stack.callback(os.close, made.fd)
             for name, section in object_file.programs.items():
-                attach = _ATTACH_CPUMAP if name == "forward" and not for_tests else _ATTACH_XDP
+                attach = _ATTACH_XDP if for_tests else _ATTACHED.get(name, _ATTACH_XDP)
                 fd = self._load(name, section, object_file.license, attach)
                 self.programs[name] = fd
                 stack.callback(os.close, fd)

@@ -26,8 +26,8 @@ FIRST_SLOT = 22
 # Words of a slot.
 (ID, FLAGS, EPOCH, BARRIER, COMMIT, HEARD_AT, PACKETS_IN, TOLD_BARRIER, TOLD_COMMIT,
  PACKETS_OUT, QUEUE_BYTES, QUEUE_AT, IFINDEX, MAC, OWN_MAC, NEIGHBOUR_IP, NEIGHBOUR_PORT,
- REFUSED_AT) = range(18)  # fmt: skip
-SLOT_WORDS = 18
+ REFUSED_AT, BEACON) = range(19)  # fmt: skip
+SLOT_WORDS = 19
 WORDS = FIRST_SLOT + SLOTS * SLOT_WORDS
 
 # Flags of a slot.
@@ -35,6 +35,8 @@ LOWER, LIVE, FROZEN, REMOVED, SWITCH = 1, 2, 4, 8, 16
 
 # What lies behind a port.
 HOSTS, GENERATOR, BEHIND = 1, 2, 16
+#: The slot of a blank beacon that every port gets.
+EVERY_PORT = (1 << 48) - 1
 
 #: The processes of a rack are linked to this switch: in place of the slots that lead down to it.
 HERE = (1 << 64) - 1
@@ -45,10 +47,13 @@ CHANGES_MAX = 64
 
 _HEADERS = struct.Struct("!6s6sHBBHHHBBH4s4sHHHH")
 _CHANGE = struct.Struct("=IIQ")
+_PORT = struct.Struct("=II")
 _NUMBER_AND_COUNT = struct.Struct("=QQ")
 HEADER_BYTES = _HEADERS.size
 _IPV4, _UDP = 0x0800, 17
 _BARRIER_AT = 6
+#: Where epoch and CRC of a beacon begin.
+BEACON_AT = 32
 
 
 class Change(NamedTuple):
@@ -78,6 +83,11 @@ def frame(
         bytes(6), bytes(6), _IPV4, 0x45, 0, 20 + length, 0, 0, 64, _UDP, 0, from_ip, to_ip,
         from_port, to_port, length, 0,
     ) + data  # fmt: skip
+
+
+def port(behind: int, leader: int | None) -> bytes:
+    """Return what the data path knows of a port; without a leader no slot gets its beacons."""
+    return _PORT.pack(behind, SLOTS if leader is None else leader)
 
 
 def set_time(blanks: bytearray, now: int) -> None:

@@ -55,8 +55,8 @@ class DataPath(Protocol):
     def name(self, neighbour: int, slot: int | None) -> None:
         """Say which slot a neighbour has, or that it has none any more."""
 
-    def behind(self, ifindex: int, what: int) -> None:
-        """Say what lies behind a port."""
+    def lead(self, ifindex: int, behind: int, leader: int | None) -> None:
+        """Say what lies behind a port, and which slot gets the beacons for all ports there."""
 
     def route(self, rack: int, down: int, up: int) -> None:
         """Say which slots lead to the processes of a rack: a bit for each."""
@@ -96,8 +96,10 @@ class XdpNode(SwitchNode):
         self._slots = {id: _Slot(n) for n, id in enumerate((*switch.lower, *switch.upper))}
         self._free = [*range(at.SLOTS - 1, len(self._slots) - 1, -1)]
         self._blanks = bytearray()
-        #: One blank beacon for each output; empty if anything was decided since.
+        #: Blank beacons for all outputs; empty if anything was decided since.
         self._round = bytearray()
+        #: What lies behind each port, and the slot that gets the beacons for all ports there.
+        self._ports: dict[int, tuple[int, int | None]] = {}
         self._live = 0
         self._live_slots: list[int] = []
         path.execute(now, [
@@ -236,11 +238,17 @@ class XdpNode(SwitchNode):
         return wire.encode_beacon(self.switch.id, output.epoch, now, self._slots[neighbour].number)
 
     def _blank_round(self, now: int) -> bytearray:
-        """Return a blank beacon for each output. Mostly the time alone has changed."""
+        """Return blank beacons for all outputs. Mostly the time alone has changed.
+
+        The first one is for all ports, and each other one for a neighbour that shares its port.
+        """
         if self._round:
             at.set_time(self._round, now)
         else:
-            blanks = [self._blank(now, id, one) for id, one in self._outputs.items()]
+            leaders = {leader for _, leader in self._ports.values()}
+            blanks = [wire.encode_beacon(self.switch.id, 0, now, at.EVERY_PORT)]
+            blanks += [self._blank(now, id, one) for id, one in self._outputs.items()
+                       if self._slots[id].number not in leaders]  # fmt: skip
             self._round = bytearray(b"".join(blanks))
         return self._round
 
@@ -325,10 +333,26 @@ class XdpNode(SwitchNode):
         for neighbour, slot in self._slots.items():
             hop = self._hops.get(neighbour)
             if hop is not None and hop != slot.hop:
-                is_switch = neighbour in self.switch.lower or neighbour in self.switch.upper
-                self._path.behind(hop.ifindex, at.BEHIND + slot.number if is_switch else at.HOSTS)
                 self._path.name(neighbour, slot.number)
                 slot.hop = hop
+        self._push_ports()
+
+    def _push_ports(self) -> None:
+        """Tell the data path what lies behind each port."""
+        ports: dict[int, tuple[int, int | None]] = dict.fromkeys(self._ports, (at.HOSTS, None))
+        for neighbour, slot in self._slots.items():
+            if slot.hop is None:
+                continue
+            behind, leader = ports.get(slot.hop.ifindex, (at.HOSTS, None))
+            if neighbour in self.switch.lower or neighbour in self.switch.upper:
+                behind = at.BEHIND + slot.number
+            if leader is None and neighbour in self._outputs:
+                leader = slot.number
+            ports[slot.hop.ifindex] = behind, leader
+        for ifindex, port in ports.items():
+            if self._ports.get(ifindex) != port:
+                self._path.lead(ifindex, *port)
+        self._ports = ports
 
     def _changes(self, neighbour: int, slot: _Slot, one: Input) -> Iterable[Change]:
         """Yield what the data path has not been told yet of an input."""
@@ -349,6 +373,10 @@ class XdpNode(SwitchNode):
                 at.NEIGHBOUR_IP: int.from_bytes(hop.ip, "little"),
                 at.NEIGHBOUR_PORT: int.from_bytes(hop.port.to_bytes(2, "big"), "little"),
             }  # fmt: skip
+        output = self._outputs.get(neighbour)
+        if output is not None:
+            blank = wire.encode_beacon(self.switch.id, output.epoch, 0, 0)
+            wanted[at.BEACON] = int.from_bytes(blank[at.BEACON_AT :], "little")
         told = slot.told
         counted = {at.BARRIER: one.barrier, at.COMMIT: one.commit, at.HEARD_AT: one.heard_at,
                    at.PACKETS_IN: one.packets}  # fmt: skip

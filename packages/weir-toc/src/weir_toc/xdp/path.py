@@ -75,6 +75,10 @@ class KernelPath:
             )
             for name in self._ports:  # first: they are refused if another switch has them
                 self._attach(stack, name, at.HOSTS)
+                ifindex = device.index_of(name)
+                self._maps["outputs"].set(
+                    ifindex, struct.pack("=Ii", ifindex, loaded.programs["leave"])
+                )
             _make_generator(self.program, stack)
             self._attach(stack, INNER, at.GENERATOR)
             self._socket = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
@@ -85,7 +89,7 @@ class KernelPath:
 
     def _attach(self, stack: ExitStack, port: str, behind: int) -> None:
         stack.callback(os.close, device.attach(self.program, port))
-        self.behind(device.index_of(port), behind)
+        self.lead(device.index_of(port), behind, None)
 
     def __exit__(
         self,
@@ -163,9 +167,9 @@ class KernelPath:
         else:
             self._maps["neighbours"].set(neighbour, struct.pack("=I", slot))
 
-    def behind(self, ifindex: int, what: int) -> None:
-        """Say what lies behind a port."""
-        self._maps["ports"].set(ifindex, struct.pack("=I", what))
+    def lead(self, ifindex: int, behind: int, leader: int | None) -> None:
+        """Say what lies behind a port, and which slot gets the beacons for all ports there."""
+        self._maps["ports"].set(ifindex, at.port(behind, leader))
 
     def route(self, rack: int, down: int, up: int) -> None:
         """Say which slots lead to the processes of a rack."""

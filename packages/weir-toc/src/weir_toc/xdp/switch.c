@@ -6,8 +6,10 @@
 //
 // `forward` does what weir_toc.node does in Python with the same arithmetic; tests compare both. It
 // never creates a packet: the host process of the switch injects blank beacons by the generator's
-// port, and they are filled in here. By the same port come commands, which change the state between
-// two packets. The layout of the state is that of layout.py.
+// port, and they are filled in here. Of one for all ports the kernel makes a copy for each, and
+// `leave`, which runs on all that leaves, fills in what differs between them. By the generator's
+// port come commands, too, which change the state between two packets. The layout of the state is
+// that of layout.py.
 //
 //   make xdp     compiles this, and compares the bytes with switch.o
 
@@ -28,7 +30,6 @@ static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lo
 static long (*map_update)(void *map, const void *key, const void *value,
 			  __u64 flags) = (void *)BPF_FUNC_map_update_elem;
 static __u64 (*ktime)(void) = (void *)BPF_FUNC_ktime_get_ns;
-static long (*redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
 
 // -- packets: weir_toc.packet ----------------------------------------------------------------
@@ -103,6 +104,8 @@ struct slot {
 	__u64 ip;
 	__u64 udp_port;
 	__u64 refused_at;
+	// Epoch and CRC of its beacons, as they lie in the packet.
+	__u64 beacon;
 };
 
 struct half {
@@ -141,10 +144,16 @@ struct route {
 // In `down`: the processes of this rack are linked here.
 #define HERE NONE
 
-// What lies behind a port, by its ifindex. Other values are the slot of a switch, plus BEHIND.
+// What lies behind a port. Other values are the slot of a switch, plus BEHIND.
 #define HOSTS 1
 #define GENERATOR 2
 #define BEHIND 16
+
+struct port {
+	__u32 behind;
+	// The slot whose neighbour gets the copy of a beacon for all ports, or SLOTS.
+	__u32 leader;
+};
 
 struct map {
 	__u32 type;
@@ -155,7 +164,11 @@ struct map {
 };
 
 struct map SEC("maps") states = {BPF_MAP_TYPE_ARRAY, 4, sizeof(struct state), 1, BPF_F_MMAPABLE};
-struct map SEC("maps") ports = {BPF_MAP_TYPE_HASH, 4, 4, 256, 0};
+// By ifindex.
+struct map SEC("maps") ports = {BPF_MAP_TYPE_HASH, 4, sizeof(struct port), 256, 0};
+// By ifindex: the device itself, with `leave`. All packets go by this map: those that wait for a
+// device together pass one program, or none.
+struct map SEC("maps") outputs = {BPF_MAP_TYPE_DEVMAP_HASH, 4, 8, 256, 0};
 struct map SEC("maps") neighbours = {BPF_MAP_TYPE_HASH, 4, 4, 256, 0};
 struct map SEC("maps") routes = {BPF_MAP_TYPE_ARRAY, 4, sizeof(struct route), 32768, 0};
 // When a packet of an address was last given to the host process, and it was not refused.
@@ -292,6 +305,18 @@ INLINE void sum_header(struct iphdr *ip)
 	ip->check = (__u16)~sum;
 }
 
+INLINE void address(struct state *state, struct slot *slot, struct frame *frame)
+{
+	slot->packets_out++;
+	set_mac(frame->eth, slot->mac);
+	set_mac(frame->eth + 6, slot->own_mac);
+	IP(frame)->saddr = (__u32)state->ip;
+	IP(frame)->daddr = (__u32)slot->ip;
+	UDP(frame)->source = (__u16)state->udp_port;
+	UDP(frame)->dest = (__u16)slot->udp_port;
+	sum_header(IP(frame));
+}
+
 // Stamp a packet with the minima of this moment, and queue it behind all others of an output.
 INLINE int send(struct state *state, struct slot *slot, struct frame *frame)
 {
@@ -305,15 +330,21 @@ INLINE int send(struct state *state, struct slot *slot, struct frame *frame)
 	put48(frame->toc.commit, half->commit);
 	slot->told_barrier = half->barrier;
 	slot->told_commit = half->commit;
-	slot->packets_out++;
-	set_mac(frame->eth, slot->mac);
-	set_mac(frame->eth + 6, slot->own_mac);
-	IP(frame)->saddr = (__u32)state->ip;
-	IP(frame)->daddr = (__u32)slot->ip;
-	UDP(frame)->source = (__u16)state->udp_port;
-	UDP(frame)->dest = (__u16)slot->udp_port;
-	sum_header(IP(frame));
-	return redirect((__u32)slot->ifindex, 0);
+	address(state, slot, frame);
+	return redirect_map(&outputs, slot->ifindex, XDP_DROP);
+}
+
+// Stamp a blank beacon with the minima of this moment, and queue a copy of it behind all others of
+// each port. A copy is filled in when it leaves: it has the minima of the down half in their place,
+// and those of the up half in place of the hardware addresses. A type of Ethernet it has only then.
+INLINE int send_to_all(struct state *state, struct frame *frame)
+{
+	put48(frame->toc.barrier, state->down.barrier);
+	put48(frame->toc.commit, state->down.commit);
+	put48(frame->eth, state->up.barrier);
+	put48(frame->eth + 6, state->up.commit);
+	*(__u16 *)(frame->eth + 12) = 0;
+	return redirect_map(&outputs, 0, BPF_F_BROADCAST);
 }
 
 // The number of the lowest bit that is set. Clang 14 has no code for __builtin_ctzll here.
@@ -504,7 +535,12 @@ struct plan {
 
 #define SEND 100
 
-// A blank beacon has the time in place of its barrier, and a slot in place of its commit barrier.
+#define SEND_TO_ALL 101
+
+// A blank beacon has the time in place of its barrier, and a slot in place of its commit barrier, or
+// EVERY_PORT.
+#define EVERY_PORT 0xFFFFFFFFFFFFULL
+
 INLINE void generated(struct state *state, struct frame *frame, void *end, struct plan *plan)
 {
 	plan->slot = get48(frame->toc.commit);
@@ -513,7 +549,7 @@ INLINE void generated(struct state *state, struct frame *frame, void *end, struc
 	if (frame->toc.opcode == COMMAND)
 		plan->command = obey(state, (struct command *)(frame + 1), end);
 	else if (frame->toc.opcode == BEACON)
-		plan->action = SEND;
+		plan->action = plan->slot == EVERY_PORT ? SEND_TO_ALL : SEND;
 	plan->now = state->now;
 	// Until the first registers are there, nothing is promised.
 	plan->minima = state->interval ? BOTH : NOTHING;
@@ -564,31 +600,70 @@ int forward(struct xdp_md *ctx)
 {
 	struct frame *frame = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 zero = 0, ifindex = ctx->ingress_ifindex, *behind;
+	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
 	struct plan plan = {XDP_DROP, NOTHING, 0, 0, 0};
 	struct state *state;
+	struct port *port;
 
 	if ((void *)(frame + 1) > end)
 		return XDP_DROP;
 	state = map_lookup(&states, &zero);
-	behind = map_lookup(&ports, &ifindex);
-	if (!state || !behind)
+	port = map_lookup(&ports, &ifindex);
+	if (!state || !port)
 		return XDP_DROP;
 	// The kernel may have left the sum to a device; the CRC covers what is not rewritten.
 	UDP(frame)->check = 0;
-	if (*behind == GENERATOR)
+	if (port->behind == GENERATOR)
 		generated(state, frame, end, &plan);
 	else
-		received(state, frame, end, &plan, *behind, ifindex);
+		received(state, frame, end, &plan, port->behind, ifindex);
 	if (plan.minima)
 		aggregate(state, plan.minima == BOTH, plan.now);
 	if (plan.command)
 		state->command = plan.command;
+	if (plan.action == SEND_TO_ALL)
+		return send_to_all(state, frame);
 	if (plan.action != SEND)
 		return plan.action;
 	if (plan.slot >= SLOTS)
 		return XDP_DROP;
 	return send(state, &state->slots[plan.slot], frame);
+}
+
+// The thread that runs `forward` runs this behind it, for all packets that wait for a device.
+SEC("xdp/leave")
+int leave(struct xdp_md *ctx)
+{
+	struct frame *frame = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, ifindex = ctx->egress_ifindex;
+	__u64 barrier, commit;
+	struct state *state;
+	struct port *port;
+	struct slot *slot;
+
+	if ((void *)(frame + 1) > end)
+		return XDP_DROP;
+	if (*(__u16 *)(frame->eth + 12))
+		return XDP_PASS;
+	state = map_lookup(&states, &zero);
+	port = map_lookup(&ports, &ifindex);
+	if (!state || !port || port->leader >= SLOTS)
+		return XDP_DROP;
+	slot = &state->slots[port->leader];
+	if (slot->ifindex != ifindex)
+		return XDP_DROP;
+	if (!(slot->flags & LOWER))
+		__builtin_memcpy(frame->toc.barrier, frame->eth, 12);
+	// What was queued behind it may have been told already.
+	barrier = unwrap(get48(frame->toc.barrier), state->now);
+	commit = unwrap(get48(frame->toc.commit), state->now);
+	slot->told_barrier = max(slot->told_barrier, barrier);
+	slot->told_commit = max(slot->told_commit, commit);
+	*(__u64 *)frame->toc.epoch = slot->beacon;
+	*(__u16 *)(frame->eth + 12) = htons(ETH_P_IP);
+	address(state, slot, frame);
+	return XDP_PASS;
 }
 
 SEC("xdp/enter")

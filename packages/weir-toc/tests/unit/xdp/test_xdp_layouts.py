@@ -72,14 +72,14 @@ def test_p4_knows_all_opcodes_and_says_that_it_has_not_run() -> None:
 
 
 def test_numbers_of_the_program_are_those_of_python() -> None:
-    numbers = dict(re.findall(r"^#define (\w+) (\w+)$", C, re.MULTILINE))
+    numbers = dict(re.findall(r"^#define (\w+) (\w+?)(?:ULL)?$", C, re.MULTILINE))
     wanted = {
         "PACKET_BYTES_MAX": wire.PACKET_BYTES_MAX, "DATA_BE": wire.DATA_BE, "BEACON": wire.BEACON,
         "JOIN": wire.JOIN, "FENCED": wire.FENCED, "FLAG_ECN": wire.ECN,
         "NEIGHBOUR": wire.NEIGHBOUR, "COMMAND": at.COMMAND_OPCODE, "RATE_SHIFT": RATE_SHIFT,
         "SLOTS": XDP_NEIGHBOURS_MAX, "LOWER": at.LOWER, "LIVE": at.LIVE, "FROZEN": at.FROZEN,
         "REMOVED": at.REMOVED, "SWITCH": at.SWITCH, "HOSTS": at.HOSTS, "GENERATOR": at.GENERATOR,
-        "BEHIND": at.BEHIND, "CHANGES_MAX": at.CHANGES_MAX,
+        "BEHIND": at.BEHIND, "CHANGES_MAX": at.CHANGES_MAX, "EVERY_PORT": at.EVERY_PORT,
     }  # fmt: skip
     assert {name: int(numbers[name], 0) for name in wanted} == wanted
 
@@ -88,7 +88,7 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
     slot = re.findall(r"__u64 (\w+);", braces_of(C, "struct slot"))
     names = ("ID", "FLAGS", "EPOCH", "BARRIER", "COMMIT", "HEARD_AT", "PACKETS_IN",
              "TOLD_BARRIER", "TOLD_COMMIT", "PACKETS_OUT", "QUEUE_BYTES", "QUEUE_AT", "IFINDEX",
-             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT", "REFUSED_AT")  # fmt: skip
+             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT", "REFUSED_AT", "BEACON")  # fmt: skip
     assert [getattr(at, name) for name in names] == [*range(len(slot))]
     assert len(slot) == at.SLOT_WORDS
     assert slot[:15] == [name.lower() for name in names[:15]]

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rigs.xdp_path import Twins, needs_bpf
+from rigs.xdp_path import Twins, for_tests, needs_bpf
 from rigs.xdp_world import START, TREE, T, World
 from weir_toc.node import SwitchConfig
 from weir_toc.topology import switch_id
@@ -93,7 +93,7 @@ def play(program: kernel.ObjectFile) -> None:
     """Play worlds at switches of each tier."""
     for name in ("rack-0", "spine-1", "core-0"):
         for seed in range(3):
-            with kernel.Loaded(program, for_tests=True) as loaded:
+            with kernel.Loaded(for_tests(program), for_tests=True) as loaded:
                 config = SwitchConfig(interval=T, drain_rate=1_000, mark_above=3_000)
                 both = Twins(loaded, TREE, switch_id(name), START, config)
                 World(both, Random(f"{name} {seed}")).play(400)

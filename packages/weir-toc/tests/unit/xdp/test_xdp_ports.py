@@ -48,7 +48,7 @@ def test_a_link_stays_in_order_and_all_of_a_burst_is_rewritten() -> None:
 
 def test_an_object_file_that_is_none_is_refused() -> None:
     whole = kernel.OBJECT.read_bytes()
-    assert kernel.read_object(whole).programs.keys() == {"enter", "forward", "pass"}
+    assert kernel.read_object(whole).programs.keys() == {"enter", "forward", "leave", "pass"}
     for spoiled in (b"", b"\x7fELF" + bytes(60), whole[:200], whole[:18] + b"\0\0" + whole[20:]):
         with pytest.raises(XdpError, match="object file"):
             kernel.read_object(spoiled)

@@ -13,6 +13,7 @@ from rigs.xdp_path import (
     PASS,
     PathInTests,
     Twins,
+    for_tests,
     hop_of,
     needs_bpf,
     without_beacons,
@@ -51,7 +52,7 @@ Make = Callable[..., Twins]
 
 @pytest.fixture
 def loaded() -> Iterator[kernel.Loaded]:
-    with kernel.Loaded(kernel.read_object(kernel.OBJECT.read_bytes()), for_tests=True) as one:
+    with kernel.Loaded(for_tests(kernel.read_object(kernel.OBJECT.read_bytes())), for_tests=True) as one:
         yield one
 
 
