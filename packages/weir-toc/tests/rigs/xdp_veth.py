@@ -19,13 +19,13 @@ from weir_toc import packet as wire
 from weir_toc.errors import XdpError
 from weir_toc.node import SwitchConfig
 from weir_toc.packet import Packet
-from weir_toc.topology import Topology, process_id
+from weir_toc.topology import Topology, process_id, switch_id
 from weir_toc.xdp import device
 from weir_toc.xdp.node import NextHop, XdpNode
 from weir_toc.xdp.path import GENERATOR, KernelPath
 
 SWITCH = ("10.1.0.1", 7100)
-A, B = process_id(0, 1), process_id(0, 2)
+A, B, SWITCH_ID = process_id(0, 1), process_id(0, 2), switch_id("rack-0")
 NOW = 1_000_000_000_000_000
 BURSTS, SEGMENTS, SIZE = 150, 30, 9
 _ONE_QUEUE = ("numtxqueues", "1", "numrxqueues", "1")
@@ -89,7 +89,7 @@ def receiver() -> None:
     one.settimeout(1.0)
     numbers, other, beacons = [], 0, []
     try:
-        while len(numbers) < BURSTS * SEGMENTS or not beacons:
+        while len(numbers) < BURSTS * SEGMENTS or beacons[-1:] != [[SWITCH_ID, 7]]:
             packet = wire.decode(one.recv(2_048), NOW)
             if packet.opcode == wire.BEACON:
                 beacons.append([packet.source, packet.barrier - NOW])

@@ -36,6 +36,10 @@ class NextHop(NamedTuple):
     port: int
 
 
+#: In intervals: so seldom does time pass for a process whose data path sends beacons.
+PAUSE_INTERVALS = 4
+
+
 class DataPath(Protocol):
     """The program in the kernel."""
 
@@ -103,7 +107,7 @@ class XdpNode(SwitchNode):
         self._live = 0
         self._live_slots: list[int] = []
         path.execute(now, [
-            Change(at.NOW, now),
+            Change(at.NOW, now), Change(at.SOURCE, _as_in_packet(switch.id)),
             Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
             Change(at.UP_BARRIER, self.up.barrier), Change(at.UP_COMMIT, self.up.commit),
             Change(at.DOWN_BARRIER, self.down.barrier), Change(at.DOWN_COMMIT, self.down.commit),
@@ -150,12 +154,25 @@ class XdpNode(SwitchNode):
         return effects
 
     def tick(self, now: int) -> list[Effect]:
-        """Let time pass, as in `SwitchNode`: each output has a blank beacon in each interval."""
+        """Let time pass, as in `SwitchNode`.
+
+        The data path sends a beacon that comes to all ports. While it does, and no barrier is old,
+        time passes for this process in each fourth interval only. Otherwise, and for neighbours
+        that share a port, it injects blank ones in each interval.
+        """
         self._now = now
         self._path.settle()
-        if now >= self._next_beacon and not self._is_silent(now):
-            self._next_beacon = self._after(now)
-            self._path.beacon(self._blank_round(now))
+        interval = self.config.interval
+        silent_at = self._silent_at(now)
+        if now >= self._next_beacon and now <= silent_at:
+            blanks, self._next_beacon = self._blank_round(now), self._after(now)
+            if abs(now - self._path.words[at.TURNED_AT]) < 3 * interval // 2:
+                del blanks[: wire.OVERHEAD_BYTES]
+            if blanks:
+                self._path.beacon(blanks)
+            elif self.oldest_age(now) <= 2 * interval:
+                pause = (PAUSE_INTERVALS - 1) * interval
+                self._next_beacon = min(self._next_beacon + pause, self._after(silent_at))
             effects: list[Effect] = []
         else:
             # What waits for the data path was not silent: a busy machine may have kept that from
@@ -166,11 +183,11 @@ class XdpNode(SwitchNode):
         self.deadline = self._next_beacon
         return effects
 
-    def _is_silent(self, now: int) -> bool:
-        """Whether an input was silent for too long; the minima are computed with each beacon."""
+    def _silent_at(self, now: int) -> int:
+        """Return until when no input is silent for too long if none is heard from now on."""
         heard = self._path.words[word(0, at.HEARD_AT) :: at.SLOT_WORDS].tolist()
-        since = now - SILENT_INTERVALS * self.config.interval
-        return any(heard[slot] < since for slot in self._live_slots)
+        oldest = min((heard[slot] for slot in self._live_slots), default=now)
+        return oldest + SILENT_INTERVALS * self.config.interval
 
     def freeze(self, now: int, neighbour: int) -> list[Effect]:
         """Fence an input, as in `SwitchNode`."""
@@ -250,7 +267,7 @@ class XdpNode(SwitchNode):
             blanks += [self._blank(now, id, one) for id, one in self._outputs.items()
                        if self._slots[id].number not in leaders]  # fmt: skip
             self._round = bytearray(b"".join(blanks))
-        return self._round
+        return self._round[:]
 
     def _forward(self, now: int, half: Half, data: bytearray) -> None:
         """Drop what the data path has refused and would not refuse any more: it is out of turn."""
@@ -390,3 +407,8 @@ class XdpNode(SwitchNode):
             if told.get(field) != value:
                 told[field] = value
                 yield Change(word(slot.number, field), value)
+
+
+def _as_in_packet(id: int) -> int:
+    """Return a word that holds an id as it lies in a packet."""
+    return int.from_bytes(id.to_bytes(4, "big"), "little")

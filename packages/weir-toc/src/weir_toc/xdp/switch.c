@@ -5,11 +5,11 @@
 // one step, whatever CPU it came by, and nothing here needs a lock. All else goes to the kernel.
 //
 // `forward` does what weir_toc.node does in Python with the same arithmetic; tests compare both. It
-// never creates a packet: the host process of the switch injects blank beacons by the generator's
-// port, and they are filled in here. Of one for all ports the kernel makes a copy for each, and
-// `leave`, which runs on all that leaves, fills in what differs between them. By the generator's
-// port come commands, too, which change the state between two packets. The layout of the state is
-// that of layout.py.
+// never creates a packet: a beacon that came, and has said what it says, leaves as that of this
+// switch. The kernel makes a copy for each port, and `leave`, which runs on all that leaves, fills
+// in what differs between them. Where no beacon comes, the host process of the switch injects blank
+// ones by the generator's port. By this port come commands, too, which change the state between two
+// packets. The layout of the state is that of layout.py.
 //
 //   make xdp     compiles this, and compares the bytes with switch.o
 
@@ -59,6 +59,7 @@ struct frame {
 #define IP(frame) ((struct iphdr *)(frame)->ip)
 #define UDP(frame) ((struct udphdr *)(frame)->udp)
 
+#define TTL 64
 #define PACKET_BYTES_MAX 1440
 #define DATA_BE 1
 #define BEACON 5
@@ -132,6 +133,16 @@ struct state {
 	__u64 damaged;
 	__u64 fenced;
 	__u64 unroutable;
+	// When a beacon that came was last sent to all ports, and the source of those of this switch as
+	// it lies in a packet.
+	__u64 turned_at;
+	__u64 source;
+	// When, and with which minima, a beacon was last sent to all ports.
+	__u64 sent_at;
+	struct half sent_up;
+	struct half sent_down;
+	// Whether the up half has no inputs, and so promises its own time.
+	__u64 is_own;
 	struct slot slots[SLOTS];
 };
 
@@ -231,6 +242,7 @@ INLINE void aggregate(struct state *state, int both, __u64 now)
 	}
 	if (both) {
 		// A half whose inputs are all gone promises its own time, as an idle process does.
+		state->is_own = up->barrier == NONE || up->commit == NONE;
 		if (up->barrier == NONE)
 			up->barrier = now;
 		if (up->commit == NONE)
@@ -337,8 +349,19 @@ INLINE int send(struct state *state, struct slot *slot, struct frame *frame)
 // Stamp a blank beacon with the minima of this moment, and queue a copy of it behind all others of
 // each port. A copy is filled in when it leaves: it has the minima of the down half in their place,
 // and those of the up half in place of the hardware addresses. A type of Ethernet it has only then.
-INLINE int send_to_all(struct state *state, struct frame *frame)
+INLINE int send_to_all(struct state *state, struct frame *frame, __u64 now)
 {
+	state->sent_at = now;
+	state->sent_up = state->up;
+	state->sent_down = state->down;
+	IP(frame)->tos = 0;
+	IP(frame)->tot_len = htons(sizeof(*frame) - sizeof(frame->eth));
+	IP(frame)->id = IP(frame)->frag_off = 0;
+	IP(frame)->ttl = TTL;
+	UDP(frame)->len = htons(sizeof(frame->udp) + sizeof(frame->toc));
+	__builtin_memset(&frame->toc, 0, sizeof(frame->toc));
+	frame->toc.opcode = BEACON;
+	*(__u32 *)frame->toc.source = (__u32)state->source;
 	put48(frame->toc.barrier, state->down.barrier);
 	put48(frame->toc.commit, state->down.commit);
 	put48(frame->eth, state->up.barrier);
@@ -536,6 +559,7 @@ struct plan {
 #define SEND 100
 
 #define SEND_TO_ALL 101
+#define TURN 102
 
 // A blank beacon has the time in place of its barrier, and a slot in place of its commit barrier, or
 // EVERY_PORT.
@@ -583,8 +607,15 @@ INLINE void received(struct state *state, struct frame *frame, void *end, struct
 	if (raise_to(state, slot, unwrap(get48(frame->toc.barrier), now),
 		     unwrap(get48(frame->toc.commit), now), now))
 		plan->minima = slot->flags & LOWER ? BOTH : DOWN;
-	if (get32(frame->toc.to) == NEIGHBOUR)
+	if (get32(frame->toc.to) == NEIGHBOUR) {
+		if (frame->toc.opcode == BEACON && size == sizeof(struct toc) &&
+		    (void *)frame + sizeof(struct frame) + 1 > end) {
+			plan->action = TURN;
+			if (state->is_own)
+				plan->minima = BOTH;
+		}
 		return;
+	}
 	at = plan->slot = next_hop(state, &frame->toc, slot->flags & LOWER);
 	if (at >= SLOTS) {
 		state->unroutable++;
@@ -593,6 +624,25 @@ INLINE void received(struct state *state, struct frame *frame, void *end, struct
 	plan->action = SEND;
 	if (marks(state, &state->slots[at], now, size))
 		frame->toc.flags |= FLAG_ECN;
+}
+
+INLINE int differs(const struct half *one, const struct half *other)
+{
+	return one->barrier != other->barrier || one->commit != other->commit;
+}
+
+// Whether a beacon is to be sent to all ports now: moved minima are passed on at once, but not more
+// often than four times in an interval. Those that stand still are said again.
+INLINE int is_due(const struct state *state, __u64 now)
+{
+	__u64 since = now - state->sent_at;
+
+	if (!state->interval)
+		return 0;
+	if (since >= state->interval << 1)
+		return 1;
+	return since >= state->interval >> 2 && (differs(&state->up, &state->sent_up) ||
+						 differs(&state->down, &state->sent_down));
 }
 
 SEC("xdp/forward")
@@ -621,8 +671,15 @@ int forward(struct xdp_md *ctx)
 		aggregate(state, plan.minima == BOTH, plan.now);
 	if (plan.command)
 		state->command = plan.command;
+	if (plan.action == TURN) {
+		plan.action = XDP_DROP;
+		if (is_due(state, plan.now)) {
+			state->turned_at = plan.now;
+			plan.action = SEND_TO_ALL;
+		}
+	}
 	if (plan.action == SEND_TO_ALL)
-		return send_to_all(state, frame);
+		return send_to_all(state, frame, plan.now);
 	if (plan.action != SEND)
 		return plan.action;
 	if (plan.slot >= SLOTS)

@@ -100,10 +100,10 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
     assert (state["up"], state["down"]) == (at.UP_BARRIER, at.DOWN_BARRIER)
     assert {name: state[name] for name in ("now", "read_at", "command", "interval", "drain_rate",
             "mark_above", "ip", "udp_port", "cpu", "live", "passed_at", "damaged", "fenced",
-            "unroutable", "slots")} == {
+            "unroutable", "turned_at", "source", "slots")} == {
         "now": at.NOW, "read_at": at.READ_AT, "command": at.COMMAND, "interval": at.INTERVAL,
         "drain_rate": at.DRAIN_RATE, "mark_above": at.MARK_ABOVE, "ip": at.IP,
         "udp_port": at.UDP_PORT, "cpu": at.CPU, "live": at.LIVE_SLOTS, "passed_at": at.PASSED_AT,
-        "damaged": at.DAMAGED, "fenced": at.FENCED, "unroutable": at.UNROUTABLE,
+        "damaged": at.DAMAGED, "fenced": at.FENCED, "unroutable": at.UNROUTABLE, "turned_at": at.TURNED_AT, "source": at.SOURCE,
         "slots": at.FIRST_SLOT,
     }  # fmt: skip
