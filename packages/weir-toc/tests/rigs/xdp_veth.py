@@ -173,14 +173,13 @@ def switch() -> None:
         tell(receiving)
         heard(receiving, "beaconed")
         until = time.monotonic() + 10
-        while node.registers()[B].packets == 0 and time.monotonic() < until:
-            node.read_links(NOW)  # until the beacon has come
+        while heard_by(node, B) == 0 and time.monotonic() < until:
+            pass  # until the beacon has come
         tell(sending)
         heard(sending, "sent")
         node.tick(NOW + 1_000_000)
         found = json.loads(heard(receiving))
-        node.read_links(NOW)
-        found["counted"] = node.registers()[A].packets
+        found["counted"] = heard_by(node, A)
         found["refused"] = refusals(path.program)
         ip("link", "set", GENERATOR, "down")
         found["taken"] = taken
@@ -189,6 +188,10 @@ def switch() -> None:
     for one in hosts:
         one.wait(10)
     say(json.dumps(found))
+
+
+def heard_by(node: XdpNode, process: int) -> int:
+    return next(one.heard for one in node.read_links(NOW) if one.neighbour == process)
 
 
 def _hop(number: int) -> NextHop:

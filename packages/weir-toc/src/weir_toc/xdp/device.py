@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,7 +147,13 @@ class Tables(NamedTuple):
     @staticmethod
     def read() -> Tables:
         """Read the tables of this namespace."""
-        return Tables(routes_in(_ROUTES.read_text()), hardware_in(_NEIGHBOURS.read_text()))
+        return _tables_in(_ROUTES.read_text(), _NEIGHBOURS.read_text())
+
+
+@lru_cache(maxsize=1)
+def _tables_in(routes: str, neighbours: str) -> Tables:
+    """Return what two texts say. They are read ten times a second, and seldom change."""
+    return Tables(routes_in(routes), hardware_in(neighbours))
 
 
 def next_hop(address: Address, ports: Sequence[str], tables: Tables) -> NextHop | None:

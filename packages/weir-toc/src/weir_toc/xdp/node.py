@@ -218,9 +218,22 @@ class XdpNode(SwitchNode):
         return now - min(words[at.UP_BARRIER], words[at.DOWN_BARRIER])
 
     def read_links(self, now: int) -> list[LinkReading]:
-        """Return what is read of all links whose inputs count, the oldest barrier first."""
-        self._begin(now)
-        return super().read_links(now)
+        """Return what is read of all links whose inputs count, the oldest barrier first.
+
+        Nothing is decided by it: registers are read where they lie, and not copied.
+        """
+        self._path.settle()
+        barriers, heard, sent = (
+            self._path.words[word(0, field) :: at.SLOT_WORDS].tolist()
+            for field in (at.BARRIER, at.PACKETS_IN, at.PACKETS_OUT)
+        )
+        live = {*self._live_slots}
+        found = [
+            LinkReading(neighbour, now - barriers[slot.number], heard[slot.number],
+                        sent[slot.number])
+            for neighbour, slot in self._slots.items() if slot.number in live
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: -one.age)
 
     def set_next_hop(self, now: int, neighbour: int, hop: NextHop) -> None:
         """Say where a neighbour is reached. A process cannot join before."""

@@ -52,7 +52,9 @@ Make = Callable[..., Twins]
 
 @pytest.fixture
 def loaded() -> Iterator[kernel.Loaded]:
-    with kernel.Loaded(for_tests(kernel.read_object(kernel.OBJECT.read_bytes())), for_tests=True) as one:
+    with kernel.Loaded(
+        for_tests(kernel.read_object(kernel.OBJECT.read_bytes())), for_tests=True
+    ) as one:
         yield one
 
 
