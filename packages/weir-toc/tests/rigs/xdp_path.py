@@ -169,13 +169,27 @@ class Twins:
             return wanted, _sends(self.xdp.receive(now, neighbour, bytearray(data)))
         ran = self.path.run(now, frame, self._behind(neighbour))
         if ran.action == REDIRECT:
-            found += [sent_in(one) for one in self.path.leave(ran.frame)]
+            is_turned = ran.frame[12:14] == b"\0\0"
+            left = [sent_in(one) for one in self.path.leave(ran.frame)]
+            for one in left if is_turned else ():
+                self.check_beacon(now, one)
+            found += left
         elif ran.action == PASS:
             assert ran.frame[at.HEADER_BYTES :] == data
             found += _sends(self.xdp.receive(now, neighbour, bytearray(data)))
         else:
             assert ran.action == DROP
         return wanted, found
+
+    def check_beacon(self, now: int, sent: Sent) -> None:
+        """What leaves as a beacon is one of this switch, with its minima of now."""
+        up, down = self.node.up, self.node.down
+        if up.aggregate(now):
+            down.raise_to(down.inputs[self.switch.id], up.barrier, up.commit, now)
+        half = up if sent.to in self.switch.upper else down
+        epoch = self.node._outputs[sent.to].epoch
+        assert sent.packet == bytes(
+            wire.encode_beacon(self.switch.id, epoch, half.barrier, half.commit))  # fmt: skip
 
     def receive_from_elsewhere(self, now: int, neighbour: int, data: bytes, is_near: bool) -> None:
         """Let a packet come by the port of a neighbour that the neighbour has not sent.

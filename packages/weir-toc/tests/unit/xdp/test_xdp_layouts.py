@@ -88,7 +88,8 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
     slot = re.findall(r"__u64 (\w+);", braces_of(C, "struct slot"))
     names = ("ID", "FLAGS", "EPOCH", "BARRIER", "COMMIT", "HEARD_AT", "PACKETS_IN",
              "TOLD_BARRIER", "TOLD_COMMIT", "PACKETS_OUT", "QUEUE_BYTES", "QUEUE_AT", "IFINDEX",
-             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT", "REFUSED_AT", "BEACON")  # fmt: skip
+             "MAC", "OWN_MAC", "NEIGHBOUR_IP", "NEIGHBOUR_PORT", "REFUSED_AT",
+             "BEACON")  # fmt: skip
     assert [getattr(at, name) for name in names] == [*range(len(slot))]
     assert len(slot) == at.SLOT_WORDS
     assert slot[:15] == [name.lower() for name in names[:15]]
@@ -104,6 +105,7 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
         "now": at.NOW, "read_at": at.READ_AT, "command": at.COMMAND, "interval": at.INTERVAL,
         "drain_rate": at.DRAIN_RATE, "mark_above": at.MARK_ABOVE, "ip": at.IP,
         "udp_port": at.UDP_PORT, "cpu": at.CPU, "live": at.LIVE_SLOTS, "passed_at": at.PASSED_AT,
-        "damaged": at.DAMAGED, "fenced": at.FENCED, "unroutable": at.UNROUTABLE, "turned_at": at.TURNED_AT, "source": at.SOURCE,
+        "damaged": at.DAMAGED, "fenced": at.FENCED, "unroutable": at.UNROUTABLE,
+        "turned_at": at.TURNED_AT, "source": at.SOURCE,
         "slots": at.FIRST_SLOT,
     }  # fmt: skip

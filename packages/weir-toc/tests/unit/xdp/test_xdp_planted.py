@@ -54,6 +54,12 @@ MUTANTS = [
      "left = slot->queue_bytes > drained ? slot->queue_bytes - drained : 0;",
      "left = slot->queue_bytes;"),
     ("joins are not limited", "if (asked_at && now", "if (0 && now"),
+    ("beacons of the up half have the minima of the down half", "if (!(slot->flags & LOWER))\n",
+     "if (0)\n"),
+    ("a beacon that is turned keeps its source",
+     "*(__u32 *)frame->toc.source = (__u32)state->source;", ""),
+    ("a beacon that is turned keeps its epoch", "*(__u64 *)frame->toc.epoch = slot->beacon;", ""),
+    ("what a half without inputs promises is not said", "if (state->is_own)", "if (0)"),
     ("a command is obeyed twice", "if (number != state->command + 1)", "if (0)"),
 ]  # fmt: skip
 

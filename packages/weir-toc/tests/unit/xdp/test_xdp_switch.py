@@ -12,10 +12,12 @@ from rigs.xdp_path import (
     OWN_PORT,
     PASS,
     PathInTests,
+    Sent,
     Twins,
     for_tests,
     hop_of,
     needs_bpf,
+    sent_in,
     without_beacons,
 )
 from rigs.xdp_world import (
@@ -176,6 +178,101 @@ def test_outputs_have_blank_beacons_filled_in(twins: Make) -> None:
         packet = wire.decode(one.packet, due)
         assert (packet.opcode, packet.source, packet.barrier) == (wire.BEACON, RACK, START + T // 2)
     assert {bytes(one.packet) for one in wanted} == {one.packet for one in found}
+
+
+def turned(both: Twins, now: int, one: bytes) -> list[Sent]:
+    """Let a beacon come; return what leaves at the leader of the device for it."""
+    found = both.receive(now, int.from_bytes(one[24:28], "big"), one)[1]
+    return [sent for sent in found if sent.packet[22] == wire.BEACON]
+
+
+def test_a_beacon_that_moves_minima_leaves_at_once_as_that_of_the_switch(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    both.tick(both.node.deadline)
+    now = both.node.deadline
+    assert turned(both, now, beacon(A, now)) == []  # B holds the minimum
+    (sent,) = turned(both, now, beacon(B, now - 5))
+    packet = wire.decode(sent.packet, now)
+    assert (sent.to, packet.source, packet.barrier, packet.commit) == (A, RACK, now - 5, now - 12)
+    assert both.path.words[at.TURNED_AT] == now
+    # The next ones only after a quarter of an interval.
+    assert turned(both, now + T // 4 - 1, beacon(B, now - 4)) == []
+    assert len(turned(both, now + T // 4, beacon(B, now - 4))) == 1
+    # Minima that stand still are said again after two intervals.
+    assert turned(both, now + 2 * T, beacon(B, now - 4)) == []
+    assert len(turned(both, now + 9 * T // 4, beacon(B, now - 4))) == 1
+
+
+def test_beacons_with_anything_behind_them_or_of_others_are_not_turned(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    now = START + 5 * T
+    both.receive(now, A, beacon(A, now))
+    before = both.path.words[at.TURNED_AT]
+    now += T
+    long = wire.encode(Packet(wire.BEACON, B, barrier=now, epoch=1, payload=b"x"))
+    assert turned(both, now, bytes(long)) == []
+    assert turned(both, now, beacon(B, now + T, epoch=2)) == []
+    assert register(both, B)[1] == now  # the first of both counts all the same
+    assert both.path.words[at.TURNED_AT] == before
+
+
+def test_a_copy_leaves_only_for_the_leader_of_its_port(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    path, words = both.path, both.path.words
+    blank = wire.encode_beacon(RACK, 0, START, at.EVERY_PORT)
+    for process in (A, B):
+        slot = next(n for n in range(at.SLOTS) if words[at.word(n, at.ID)] == process)
+        path.leader, told = slot, at.word(slot, at.TOLD_BARRIER)
+        words[told] = START + 5 * T  # by what was queued behind this copy, but has left the program
+        (frame,) = path.leave(path.generate(blank).frame)
+        assert sent_in(frame).to == process
+        assert words[told] == START + 5 * T
+        assert path.leave(frame) == [frame]  # what is whole leaves as it is
+    words[at.word(slot, at.IFINDEX)] = 0
+    assert path.leave(path.generate(blank).frame) == []
+    path.leader = None
+    assert path.leave(path.generate(blank).frame) == []
+
+
+def test_each_port_has_one_leader_and_others_have_blanks_of_their_own(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    both.path.sent.clear()
+    both.xdp.tick(both.node.deadline)
+    assert [sent_in(one).to for one in both.path.sent] == [A, B]
+    c = process_id(0, 3)
+    ports: dict[int, tuple[int, int | None]] = {}
+    both.path.lead = lambda ifindex, *port: ports.update({ifindex: port})  # type: ignore[method-assign]
+    for process, ifindex in ((B, 7), (c, 8)):
+        hop = hop_of(process)._replace(ifindex=ifindex)
+        both.xdp.set_next_hop(START, process, hop)
+    assert ports == {7: (at.HOSTS, 1)}  # the third has not joined
+    both.xdp.freeze(START, A)
+    both.xdp.remove(START, A, 1)
+    assert ports[1] == (at.HOSTS, None)  # nobody is left there
+
+
+def test_time_passes_seldom_while_beacons_are_turned(twins: Make) -> None:
+    """A wish of a process to run costs more than a beacon."""
+    both = twins()
+    join(both, A)
+    xdp, sent = both.xdp, both.path.sent
+    now = xdp.deadline
+    both.receive(now - T // 2, A, beacon(A, now - T // 2))
+    sent.clear()
+    xdp.tick(now)
+    assert (sent, xdp.deadline) == ([], now + 4 * T)
+    now += 4 * T  # no beacon has come since
+    xdp.tick(now)
+    assert (len(sent), xdp.deadline) == (1, now + T)
+    # An old barrier is looked at in each interval, and so is one that is soon silent.
+    now += T
+    both.receive(now - 1, A, beacon(A, now - 3 * T))
+    xdp.tick(now)
+    assert (len(sent), xdp.deadline) == (1, now + T)
 
 
 def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
