@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from time import time_ns
 
 from weir_toc.clock import Clock
+from weir_toc.hosts.frames import Address
 
 _FORMAT = struct.Struct("!8sQQQQ")
 _MAGIC = b"weir-toc"
@@ -39,7 +40,51 @@ _WAITED_MAX = _NS_PER_S
 _About = Sequence[tuple[int, int, bytes]]
 
 
-class ClockAnswers:
+class _Datagrams:
+    """A socket of the event loop, which takes datagrams until it is closed or fails."""
+
+    def __init__(self, family: int) -> None:
+        self._socket = _opened(family)
+        self._is_read = False
+
+    def _begin(self) -> None:
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        self._is_read = True
+
+    def _read(self) -> None:
+        raise NotImplementedError
+
+    def _receive(self) -> tuple[bytes, _About, Address] | None:
+        """Return a datagram, what the kernel says about it, and its address; None if none is there.
+
+        A socket that fails is read no more: the event loop is told so, once.
+        """
+        try:
+            data, about, _, address = self._socket.recvmsg(_FORMAT.size + 1, _ABOUT_BYTES)
+        except (BlockingIOError, InterruptedError, ConnectionRefusedError):
+            return None  # nothing is left, or what was sent found nobody
+        except OSError as error:
+            self._end()
+            asyncio.get_running_loop().call_exception_handler({
+                "message": "Datagrams that compare clocks cannot be read. From now on clocks are "
+                           "compared over control connections alone, which is less exact.",
+                "exception": error,
+            })  # fmt: skip
+            return None
+        return data, about, address
+
+    def _end(self) -> None:
+        if self._is_read:
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._is_read = False
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._end()
+        self._socket.close()
+
+
+class ClockAnswers(_Datagrams):
     """A member's side: answers who asks while this member leads."""
 
     def __init__(
@@ -48,7 +93,7 @@ class ClockAnswers:
         """Bind to the address of `listening`. `now` gives the reference time, and `term` that in
         which this member leads: 0 if it does not. Raises OSError if the port is taken.
         """
-        self._socket = _opened(listening.family)
+        super().__init__(listening.family)
         self._now = now
         self._term = term
         try:
@@ -56,19 +101,14 @@ class ClockAnswers:
         except OSError:
             self._socket.close()
             raise
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    def close(self) -> None:
-        """Answer no more."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
+        self._begin()
 
     def _read(self) -> None:
         for _ in range(_BURST):
-            try:
-                data, about, _, address = self._socket.recvmsg(_FORMAT.size + 1, _ABOUT_BYTES)
-            except OSError:  # nothing is left, or an answer had no way to its node
+            received = self._receive()
+            if received is None:
                 return
+            data, about, address = received
             term = self._term()
             if not term or len(data) != _FORMAT.size:
                 continue
@@ -83,30 +123,27 @@ class ClockAnswers:
                 self._socket.sendto(answer, address)
 
 
-class ClockQuestions:
+class ClockQuestions(_Datagrams):
     """A node's side: asks the leader, and gives the answers to the clock of the node."""
 
     def __init__(
         self, leader: tuple[str, int], term: int, clock: Clock, raw_clock: Callable[[], int]
     ) -> None:
         """`leader` is a numeric address, and `term` the one in which it leads."""
+        super().__init__(socket.AF_INET6 if ":" in leader[0] else socket.AF_INET)
         self._term = term
         self._clock = clock
         self._raw_clock = raw_clock
         #: When each question left, by its nonce, in raw time.
         self._asked: dict[int, int] = {}
-        self._socket = _opened(socket.AF_INET6 if ":" in leader[0] else socket.AF_INET)
         with contextlib.suppress(OSError):  # no way for datagrams: what is sent is refused
             self._socket.connect(leader)
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    def close(self) -> None:
-        """Take no more answers."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
+        self._begin()
 
     def ask(self) -> None:
-        """Send one question."""
+        """Send one question, unless no answer can be read any more."""
+        if not self._is_read:
+            return
         nonce = int.from_bytes(os.urandom(8), "big")
         question = _FORMAT.pack(_MAGIC, nonce, 0, 0, 0)
         while len(self._asked) >= _ASKED_MAX:
@@ -117,10 +154,10 @@ class ClockQuestions:
 
     def _read(self) -> None:
         for _ in range(_BURST):
-            try:
-                data, about, _, _ = self._socket.recvmsg(_FORMAT.size + 1, _ABOUT_BYTES)
-            except OSError:  # nothing is left, or nobody takes questions there
+            found = self._receive()
+            if found is None:
                 return
+            data, about, _ = found
             waited = _waited(about)  # first: see there
             received = self._raw_clock() - waited
             if len(data) != _FORMAT.size:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import struct
 import time
@@ -12,6 +14,7 @@ from time import monotonic_ns
 import pytest
 
 from weir_toc.clock import Clock
+from weir_toc.hosts import clock_socket
 from weir_toc.hosts.clock_socket import ClockAnswers, ClockQuestions
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.frames import framed_json
@@ -191,3 +194,69 @@ def test_a_port_that_is_taken_is_told() -> None:
                 ClockAnswers(listening, now, lambda: _TERM)
 
     with_listening(body)
+
+
+class Failing:
+    """A socket whose datagrams cannot be read."""
+
+    def __init__(self, number: int) -> None:
+        self._inner = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._inner.setblocking(False)
+        self.number = number
+        self.reads = self.sends = 0
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def bind(self, address: tuple[str, int]) -> None:
+        self._inner.bind(address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.sendto(b"", address)  # from now on there is something to read
+
+    def connect(self, address: tuple[str, int]) -> None:
+        self.bind(("127.0.0.1", address[1]))
+
+    def send(self, data: bytes) -> int:
+        self.sends += 1
+        return len(data)
+
+    def recvmsg(self, *_: int) -> object:
+        self.reads += 1
+        raise OSError(self.number, os.strerror(self.number))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.EAGAIN, errno.EINTR,
+                                    errno.ECONNREFUSED])  # fmt: skip
+def test_a_socket_that_fails_is_told_of_once_and_read_no_more(
+    monkeypatch: pytest.MonkeyPatch, is_leader: bool, number: int
+) -> None:
+    failing, told = Failing(number), []
+
+    async def body(listening: socket.socket) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(about))
+        monkeypatch.setattr(clock_socket, "_opened", lambda _: failing)
+        address = listening.getsockname()
+        one = (ClockAnswers(listening, now, lambda: _TERM) if is_leader else
+               ClockQuestions(address, _TERM, Clock(monotonic_ns()), monotonic_ns))  # fmt: skip
+        until_read = time.monotonic() + 10
+        while failing.reads == 0 and time.monotonic() < until_read:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
+        if isinstance(one, ClockQuestions):
+            one.ask()
+        one.close()
+
+    with_listening(body)
+    if number in (errno.EIO, errno.ENOTCONN):
+        assert (failing.reads, failing.sends) == (1, 0)
+        ((message, error),) = ((one["message"], one["exception"]) for one in told)
+        assert "compared over control connections alone" in message
+        assert error.errno == number
+    else:
+        assert failing.reads > 1  # it goes on
+        assert failing.sends == (not is_leader)
+        assert not told
