@@ -17,6 +17,7 @@ import contextlib
 import os
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import time_ns
 
@@ -40,7 +41,7 @@ _WAITED_MAX = _NS_PER_S
 _About = Sequence[tuple[int, int, bytes]]
 
 
-class _Datagrams:
+class _Datagrams(ABC):
     """A socket of the event loop, which takes datagrams until it is closed or fails."""
 
     def __init__(self, family: int) -> None:
@@ -51,8 +52,9 @@ class _Datagrams:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
         self._is_read = True
 
+    @abstractmethod
     def _read(self) -> None:
-        raise NotImplementedError
+        """Take what is there."""
 
     def _receive(self) -> tuple[bytes, _About, Address] | None:
         """Return a datagram, what the kernel says about it, and its address; None if none is there.
