@@ -275,6 +275,17 @@ def test_time_passes_seldom_while_beacons_are_turned(twins: Make) -> None:
     assert (len(sent), xdp.deadline) == (1, now + T)
 
 
+def test_an_input_whose_clock_is_ahead_is_found_silent_as_soon_as_others(twins: Make) -> None:
+    both = twins()
+    join(both, A)
+    heard = both.xdp.deadline
+    both.receive(heard, A, beacon(A, heard + 20 * T))
+    now = heard + 8 * T
+    both.path.words[at.TURNED_AT] = now  # a beacon of another input
+    both.xdp.tick(now)
+    assert both.xdp.deadline == heard + (SILENT_INTERVALS + 1) * T
+
+
 def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
     both = twins(drain_rate=1_600, mark_above=4_000)
     join(both, A, B)
