@@ -51,7 +51,7 @@ class Share(msgspec.Struct, frozen=True):
     for the `attempts`-th time; the oldest was published `oldest_seconds` ago. What an aborted
     scattering left is no message. `skipped` went past retention before they were done. Nobody gets
     the `held_back` ones, which failed, for a while, nor the `delayed` ones, which are not due.
-    `mode` is "" until its first grant.
+    `mode` is "" until its first grant. Acks of `pending` messages wait at the relay that was asked.
     """
 
     partition: int
@@ -68,6 +68,7 @@ class Share(msgspec.Struct, frozen=True):
     mode: str = ""
     held_back: int = 0
     delayed: int = 0
+    pending: int = 0
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -81,6 +82,13 @@ class Cluster(msgspec.Struct, frozen=True):
     order: str = "partition"
     #: The tags that its messages have, "" for none; empty: it takes all messages.
     tags: tuple[str, ...] = ()
+    #: Whether a relay was asked that does not reach its core: it knows only what is `pending`.
+    is_cut_off: bool = False
+
+    @property
+    def pending(self) -> int:
+        """How many messages have acks that wait for the core, at the relay that was asked."""
+        return sum(share.pending for share in self.shares)
 
     @property
     def lag(self) -> int:
@@ -145,7 +153,7 @@ def cluster_of(name: str, replies: Sequence[a.ClusterList]) -> Cluster:
     if info is None or not info.offsets:
         tags = next((found for reply in replies for one, found in reply.tags if one == name), ())
         parts = tuple(_share(p, reply, name) for p, reply in enumerate(replies))
-        return Cluster(name, parts, tags=tags)
+        return Cluster(name, parts, tags=tags, is_cut_off=any(r.is_cut_off for r in replies))
     shares = []
     for partition, reply in enumerate(replies):
         offset = info.offsets[partition] if partition < len(info.offsets) else 0
@@ -154,7 +162,7 @@ def cluster_of(name: str, replies: Sequence[a.ClusterList]) -> Cluster:
             Share(
                 partition, reply.start, reply.end, cursor, _messages_from(cursor, reply),
                 attempts=info.attempts, consumers=info.consumers, paused=info.paused,
-                mode=Mode(info.mode).name.lower(),
+                mode=Mode(info.mode).name.lower(), pending=dict(reply.pending).get(name, 0),
             )
         )  # fmt: skip
     return Cluster(name, tuple(shares), "total")
@@ -163,9 +171,10 @@ def cluster_of(name: str, replies: Sequence[a.ClusterList]) -> Cluster:
 def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
     """Return a cluster's share of a partition; one that it has not begun in is all before it."""
     info = next((info for info in reply.clusters if info.name == name), None)
-    start, end = reply.start, reply.end
+    start, end, pending = reply.start, reply.end, dict(reply.pending).get(name, 0)
     if info is None:
-        return Share(partition, start, end, start, _messages_from(start, reply))
+        left = _messages_from(start, reply)
+        return Share(partition, start, end, start, left, pending=pending)
     return Share(
         partition,
         start,
@@ -181,6 +190,7 @@ def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
         "" if info.mode < 0 else Mode(info.mode).name.lower(),
         info.held_back,
         info.delayed,
+        pending,
     )
 
 
@@ -435,7 +445,9 @@ class Administration:
         replies = await ask_each(
             places, lambda _, address: a.ListClusters(address, name), a.ClusterList
         )
-        names = sorted({info.name for reply in replies for info in reply.clusters})
+        known = {info.name for reply in replies for info in reply.clusters}
+        known.update(one for reply in replies for one, _ in reply.pending)
+        names = sorted(known)
         return [cluster_of(one, replies) for one in names]
 
     async def _seek(self, places: Places, name: str, wanted: Mapping[int, int]) -> None:

@@ -55,24 +55,12 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
                 "SKIPPED",
                 "PAUSED",
                 "TAGS",
+                "PENDING",
             ),
-            [
-                (
-                    one.name,
-                    one.mode,
-                    one.lag,
-                    one.granted,
-                    one.held_back,
-                    one.delayed,
-                    one.consumers,
-                    _age(one),
-                    one.skipped,
-                    _paused(one),
-                    _tags(one),
-                )
-                for one in clusters
-            ],
+            [(one.name, *_known(one), one.pending) for one in clusters],
         )
+        if any(one.is_cut_off for one in clusters):
+            print("the relay is cut off from its core, which knows all but the pending acks")
         hint(f"Next: weir cluster lag {topic} {clusters[0].name}")
     else:
         print(f"no cluster reads {topic} yet")
@@ -248,11 +236,13 @@ def redrive(
 
 
 def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
-    """Return clusters as they stand in JSON."""
+    """Return clusters as they stand in JSON: at a relay that is cut off, only what is pending."""
     from msgspec.structs import asdict
 
     return [
-        {
+        {"name": one.name, "pending": one.pending, "cut_off": True}
+        if one.is_cut_off
+        else {
             "name": one.name,
             "mode": one.mode,
             "tags": list(one.tags),
@@ -265,10 +255,30 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
             "oldest_seconds": one.oldest_seconds,
             "skipped": one.skipped,
             "paused": one.paused,
+            "pending": one.pending,
+            "cut_off": False,
             "partitions": [asdict(share) for share in one.shares],
         }
         for one in clusters
     ]
+
+
+def _known(one: Cluster) -> Sequence[Any]:
+    """Return what the core says of a cluster, in the order of the columns; nothing without it."""
+    if one.is_cut_off:
+        return (None,) * 10
+    return (
+        one.mode,
+        one.lag,
+        one.granted,
+        one.held_back,
+        one.delayed,
+        one.consumers,
+        _age(one),
+        one.skipped,
+        _paused(one),
+        _tags(one),
+    )
 
 
 def _place(to: str, partition: int | None) -> Start:

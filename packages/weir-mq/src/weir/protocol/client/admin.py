@@ -352,6 +352,10 @@ class ClusterList(ControlReply, frozen=True, array_like=True):
     Offsets in `voids` hold no message, because their scatterings were aborted. Of many runs
     only the last are listed; the field is left out if there are none. `tags` has, by cluster, the
     tags of those that take some tags alone, "" for messages without one; left out if none does.
+
+    A relay adds in `pending`, by cluster, how many messages have acks that wait at this relay for a
+    core that is away. If it `is_cut_off`, it knows nothing else of clusters. Both are left out if
+    they say nothing.
     """
 
     start: int
@@ -359,6 +363,8 @@ class ClusterList(ControlReply, frozen=True, array_like=True):
     clusters: list[ClusterInfo]
     voids: tuple[tuple[int, int], ...] = ()
     tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    pending: tuple[tuple[str, Natural], ...] = ()
+    is_cut_off: bool = False
 
 
 class ListClusters(ControlRequest, frozen=True, array_like=True):

@@ -258,8 +258,8 @@ def _bare(reply: m.ControlReply) -> object:
             return msgspec.structs.astuple(reply)[: -3 if ends else -4]
         case m.TopicInfo(key_by=""):
             return msgspec.structs.astuple(reply)[:-1]
-        case a.ClusterList(voids=voids, tags=()):
-            return msgspec.structs.astuple(reply)[: -1 if voids else -2]
+        case a.ClusterList(voids=voids, tags=tags, pending=(), is_cut_off=False):
+            return msgspec.structs.astuple(reply)[: -2 if tags else -3 if voids else -4]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -74,6 +75,18 @@ _READ_LEAST = 16 * KIB
 _PORTION = FETCH_BYTES_MAX // 2
 
 
+class PendingAck(NamedTuple):
+    """An ack that waits for a core that is away: since when, in seconds of monotonic time, whose it
+    is, and how many messages it says to be done; a move of a cursor counts as one.
+    """
+
+    since: float
+    session: ReaderSession
+    group: int
+    cluster: str
+    messages: int
+
+
 class ClusterCounts:
     """What a relay did for consumers of clusters since its start."""
 
@@ -82,8 +95,8 @@ class ClusterCounts:
         #: Messages that were handed out, and of these those that were read from the core.
         self.granted = 0
         self.from_core = 0
-        #: Since when each ack waits for a core that is away, in seconds of monotonic time.
-        self.pending: dict[object, float] = {}
+        #: The acks that wait for a core that is away.
+        self.pending: dict[object, PendingAck] = {}
         #: Of which session and partition they are.
         self.acking = Counter[tuple[ReaderSession, int]]()
         self._clients = Counter[ReaderSession]()
@@ -99,10 +112,11 @@ class ClusterCounts:
             )
 
     @contextmanager
-    def waiting(self, session: ReaderSession, group: int) -> Iterator[float]:
+    def waiting(self, session: ReaderSession, asked: m.Ack | m.MoveCursor) -> Iterator[float]:
         """An ack waits meanwhile; until when, at most."""
-        me, now, whose = object(), time.monotonic(), (session, group)
-        self.pending[me] = now
+        me, now, whose = object(), time.monotonic(), (session, asked.address.group)
+        count = sum(b - a for _, a, b in asked.ranges) if isinstance(asked, m.Ack) else 1
+        self.pending[me] = PendingAck(now, session, asked.address.group, asked.cluster, count)
         self.acking[whose] += 1
         self._clients[session] += 1
         try:
@@ -120,7 +134,18 @@ class ClusterCounts:
     def pending_seconds(self) -> float:
         """For how long the oldest ack has waited."""
         now = time.monotonic()
-        return now - min(self.pending.values(), default=now)
+        return now - min((one.since for one in self.pending.values()), default=now)
+
+    def pending_of(self, group: int, user: str, cluster: str) -> tuple[tuple[str, int], ...]:
+        """Return, by cluster, how many messages of a partition have acks that wait here: those of
+        one user, if there are users, and of one cluster or of all ("").
+        """
+        found = Counter[str]()
+        for one in self.pending.values():
+            is_asked = one.group == group and cluster in ("", one.cluster)
+            if is_asked and one.session.user == user:
+                found[one.cluster] += one.messages
+        return tuple(sorted(found.items()))
 
 
 class _Found:
@@ -205,6 +230,8 @@ class ClusterRequests:
             return structs.replace(granted, address=request.address)
         if isinstance(asked, m.Ack | m.MoveCursor):
             return await self._ack(asked, session)
+        if isinstance(asked, a.ListClusters):
+            return await self._list(asked, session)
         wait = asked.wait_ms if isinstance(asked, m.TakeTurn) else 0
         return await _ask(session, asked, wait)
 
@@ -361,6 +388,23 @@ class ClusterRequests:
         self.counts.from_core += reached - at
         return fetched.batches, reached
 
+    async def _list(self, asked: a.ListClusters, session: ReaderSession) -> m.Reply:
+        """Return what the core says of clusters, and which acks wait here for it. While it is away
+        that is all there is to say. Raises what the core refuses.
+        """
+        group = asked.address.group
+        _, held = self._requests.partition(asked.address)
+        try:
+            found = await _ask(session, asked, 0)
+        except Unavailable:
+            if self._host.is_reached:
+                raise
+            await session.check(topic_of(group))  # at a private relay the core said so before
+            found = a.ClusterList(held.state.start, held.state.end, [], is_cut_off=True)
+        assert isinstance(found, a.ClusterList)
+        pending = self.counts.pending_of(group, session.user, asked.cluster)
+        return structs.replace(found, pending=pending)
+
     # -- acks --------------------------------------------------------------------------------
 
     async def _ack(self, asked: m.Ack | m.MoveCursor, session: ReaderSession) -> m.Reply:
@@ -371,7 +415,7 @@ class ClusterRequests:
             return await _ask(session, asked, 0)
         except Unavailable:
             self.counts.check_room(session)
-        with self.counts.waiting(session, asked.address.group) as ends:
+        with self.counts.waiting(session, asked) as ends:
             while True:
                 await asyncio.sleep(AGAIN_SECONDS)
                 is_over = time.monotonic() >= ends

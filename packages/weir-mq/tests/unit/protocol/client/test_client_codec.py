@@ -111,6 +111,8 @@ def test_a_list_of_clusters_is_as_short_as_before_where_nothing_is_void() -> Non
 
     assert body(a.ClusterList(1, 5, [])) == bytes.fromhex("93010590")
     assert body(a.ClusterList(1, 5, [], ((2, 4),))) == bytes.fromhex("9401059091920204")
+    pending = a.ClusterList(1, 5, [], pending=(("c", 3),), is_cut_off=True)
+    assert body(pending) == bytes.fromhex("97010590909091" + "92a16303" + "c3")
 
 
 def test_a_stream_tells_what_it_holds() -> None:

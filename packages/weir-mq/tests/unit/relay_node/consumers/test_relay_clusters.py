@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -22,11 +21,9 @@ from rigs.relay_nodes import (
     play,
     relay,
     rows,
-    started_relay,
     until_known,
 )
-from weir.cli.doctor.bottleneck import Figures
-from weir.cli.doctor.relay import examine_relay
+from rigs.scripted_core import ACK, AT, ScriptedCore
 from weir.client.arguments import parse_url
 from weir.client.client import Client, connect
 from weir.client.connection.connection import Connection
@@ -43,9 +40,8 @@ from weir.errors import (
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
 from weir.protocol.client import messages as m
-from weir.relay.state import RelayState
 from weir.relay_node.consumers import clusters, memory
-from weir.relay_node.host import RelayConfig, RelayHost
+from weir.relay_node.host import RelayConfig
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
 from weir.relay_node.sessions import Channel, ReaderSession
 from weir.testing.memory_node import Node
@@ -404,65 +400,6 @@ def test_what_a_consumer_works_on_counts_as_tried(core: Node, tmp_path: Path) ->
     play(work)
 
 
-def test_acks_wait_for_a_core_that_is_away_and_pulls_bring_nothing(
-    core: Node, tmp_path: Path
-) -> None:
-    async def work() -> None:
-        await fill(core, 6)
-        async with started_relay(core, tmp_path, metrics=("127.0.0.1", 0)) as relay:
-            url, pages = f"weir://127.0.0.1:{relay.port}", f"127.0.0.1:{relay.metrics_port}"
-            await until_known(url, 6)
-            async with (
-                connect(url) as near,
-                near.consumer("t", cluster="crew", max_messages=3) as consumer,
-            ):
-                held = [await anext(consumer) for _ in range(3)]
-                await asyncio.to_thread(core.crash)
-                acks = [asyncio.ensure_future(one.ack(confirmed=True)) for one in held]
-                while await pending(pages) == 0:
-                    assert not any(one.done() for one in acks)
-                    await asyncio.sleep(0.02)
-                found = await asyncio.to_thread(examine_relay, pages)
-                (line,) = [one for one in found if one.check == "relay-acks"]
-                assert line.state == "warn"
-                await asyncio.to_thread(core.restart)
-                assert all(await asyncio.gather(*acks))
-                assert await pending(pages) == 0
-                rest = [int((await take(consumer)).value) for _ in range(3)]
-                assert sorted([*rest, *(int(one.value) for one in held)]) == list(range(6))
-
-    play(work)
-
-
-class ScriptedCore:
-    """A relay whose partition is empty, and a session in a core that says what is told."""
-
-    is_reached = True
-
-    def __init__(self, *answers: m.Reply) -> None:
-        self.asked: list[m.Request] = []
-        self._answers = [*answers]
-        self._held = SimpleNamespace(state=RelayState())
-        self.requests = clusters.ClusterRequests(cast(RelayHost, self), cast(RelayRequests, self))
-
-    def partition(self, _: Address) -> tuple[object, object]:
-        return SimpleNamespace(news={1: asyncio.Event()}), self._held
-
-    async def ask_core(self, request: m.Request, *_: object) -> m.Reply:
-        self.asked.append(request)
-        if not self._answers:
-            raise Unavailable("the core is away")
-        return self._answers.pop(0)
-
-    async def ask(self, request: clusters.ClusterRequest) -> m.Reply:
-        room, session = AnswerRoom(Places(1)), cast(ReaderSession, self)
-        return await self.requests.answer(request, room, session)
-
-
-AT = Address(0, 0, 1)
-ACK = m.Ack(AT, "crew", [(1, 0, 1)])
-
-
 def test_no_more_acks_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "ACKS_PENDING_MAX", 1)
 
@@ -575,16 +512,6 @@ def test_a_grant_is_read_from_the_core_piece_by_piece(monkeypatch: pytest.Monkey
     assert (granted.next_offset, granted.batches) == (4, (b"a", b"b"))
     assert [one.offset for one in core.asked if isinstance(one, m.Fetch)] == [0, 2]
     assert (core.requests.counts.granted, core.requests.counts.from_core) == (4, 4)
-
-
-async def pending(place: str) -> float:
-    """Return how many acks a relay says are waiting."""
-    return (await asyncio.to_thread(figures_of, place)).total("weir_relay_acks_pending")
-
-
-def figures_of(place: str) -> Figures:
-    with urllib.request.urlopen(f"http://{place}/metrics", timeout=5) as page:
-        return Figures(page.read().decode())
 
 
 def test_what_is_not_read_within_half_of_its_lease_is_given_back(
