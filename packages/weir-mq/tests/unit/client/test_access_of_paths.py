@@ -113,8 +113,10 @@ PATHS: dict[str, tuple[Work, set[str]]] = {
     "backup": (back_up, {"read topic default/t"}),
     "restore": (restore, {"restore namespace default", "publish topic",
                           "publish topic default/kept", "read topic default/kept"}),
+    "Spark source": (read_by_spark, {"read topic default/t"}),
+    "Spark sink": (write_by_spark, {"publish topic", "publish topic default/t"}),
 }  # fmt: skip
-#: These have no user of their own: a closed set is closed to them.
+#: Where their address names no user they are nobody: a closed set is closed to them.
 NOBODY = {"Spark source": read_by_spark, "Spark sink": write_by_spark}
 
 
@@ -188,6 +190,8 @@ def tenancy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenancy
 @pytest.mark.parametrize("name", PATHS)
 def test_a_path_needs_what_its_requests_declare_and_no_less(tenancy: Tenancy, name: str) -> None:
     path, expected = PATHS[name]
+    tenancy.drop("kept")
+    path(tenancy.user(set()), tenancy.new_folder())
     tenancy.drop("kept")
     tenancy.set_mode("watch")
     path(tenancy.user(set()), tenancy.new_folder())

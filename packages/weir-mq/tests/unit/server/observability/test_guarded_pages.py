@@ -16,11 +16,14 @@ from typing import Any, cast
 import pytest
 
 import weir
+from rigs.access import give, rule, set_mode
 from rigs.certificates import TestCa, node_running
 from rigs.clients import network_of
 from rigs.tokens import token_of, trust
 from weir.access.failures import FREE_FAILURES
 from weir.access.signatures import PrivateKey
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.rules import Rule
 from weir.broker.shard import Shard
 from weir.client.access import AccessRule
 from weir.errors import Unavailable
@@ -32,6 +35,8 @@ from weir.server.observability import endpoint
 from weir.server.observability.endpoint import Answer, Pages, Visitor
 from weir.server.observability.guard import NodeGuard
 from weir.tls.files import ServerFiles
+from weir.tls.identity import parse_identity
+from weir.tls.peers import PeerCertificate
 
 PASSWORD = "the administrator's"
 HEAD = "GET {} HTTP/1.1\r\n{}\r\n"
@@ -233,6 +238,45 @@ def guard(plaintext: Any = "allow", check_news: Any = lambda: None) -> NodeGuard
 async def told(one: NodeGuard, address: str, token: bytes = b"") -> int:
     answer: Answer | None = await one.check(Visitor(address, False, None, token))
     return 200 if answer is None else answer[0]
+
+
+#: What a role allows, and whether its users see pages in a closed set.
+ROLES: dict[str, tuple[list[Rule], bool]] = {
+    "none": ([], False),
+    "exact": ([rule("list", "system", "")], True),
+    "other verb": ([rule(verb, "system", "") for verb in ("lis", "lists", "describe")], False),
+    "other kind": ([rule("list", kind, "", True) for kind in ("topic", "namespace")], False),
+    "namesake": ([rule("list", "system", "weir")], False),
+    "admin": ([], True),
+}
+
+
+@pytest.mark.parametrize("mode", ["open", "watch", "closed"])
+@pytest.mark.parametrize("role", ROLES)
+def test_pages_are_shown_by_a_certificate_to_whom_a_rule_allows_it(mode: str, role: str) -> None:
+    rules, sees = ROLES[role]
+    access = Access()
+    set_mode(access, mode)
+    give(access, "default/anna", *rules, admin=role == "admin")
+    shard = SimpleNamespace(
+        registry=SimpleNamespace(catalog=SimpleNamespace(access=access)), check_news=lambda: None
+    )
+    node = parse_identity("weir://abc/0/node/1")
+    serving = SimpleNamespace(own=SimpleNamespace(identity=node), revoked=(), context=None)
+    one = NodeGuard(
+        cast(Shard, shard), cast(TlsAcceptor, SimpleNamespace(serving=serving)), TlsConfig(), access
+    )
+
+    async def code_of(who: str) -> int:
+        shown = PeerCertificate(parse_identity(f"weir://abc/0/{who}"), "1", time.time() + 60)
+        answer = await one.check(Visitor("192.0.2.1", True, shown, b""))
+        return 200 if answer is None else answer[0]
+
+    is_shown = sees or mode != "closed"
+    assert asyncio.run(code_of("user/default/anna")) == (200 if is_shown else 403)
+    # Nobody else is shown more by what anna may.
+    for who in ("user/other/anna", "user/default/ann", "node/1", "device/7/0"):
+        assert asyncio.run(code_of(who)) == (200 if mode != "closed" else 401)
 
 
 def test_a_shard_without_news_shows_nothing() -> None:
