@@ -27,7 +27,7 @@ OF_ACCESS = (
             Goal("achieved, stolen folder", "=", 0),
             Goal("p99 of that alone", "≤", 2),
         ),
-        seconds=60,
+        seconds=80,
     ),
     Proof(
         "access-bugs",

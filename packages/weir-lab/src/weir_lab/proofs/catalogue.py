@@ -11,7 +11,7 @@ from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Target
 from weir_lab.proofs.handlers import OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER, OF_PACKETS
 from weir_lab.proofs.parts import OF_PARTS
-from weir_lab.proofs.peers import OF_PEERS, OLDEST_SPARK
+from weir_lab.proofs.peers import OF_PEERS, OLDEST_SPARK, PIPELINE_KILLS
 from weir_lab.proofs.sets import OF_LINKS, OF_MACHINES, OF_SETS
 from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_POWER, OF_WORLDS
 
@@ -387,9 +387,10 @@ TARGETS = (
     Target(
         "proof-peers",
         "needs other software: it compares the broker with other brokers, cuts the power of "
-        "virtual machines, and runs Spark's tests with the oldest PySpark",
+        "virtual machines, runs Spark's tests with the oldest PySpark, and kills parts of a "
+        "pipeline on a Spark cluster",
         90,
-        (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK),
+        (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK, PIPELINE_KILLS),
     ),
     Target(
         "proof-power",

@@ -1,10 +1,10 @@
-"""What weir claims beside other brokers, beside servers to which devices connect directly, and with
-the oldest PySpark.
+"""What weir claims beside other brokers, beside servers to which devices connect directly, with the
+oldest PySpark, and of a pipeline on a Spark cluster.
 """
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import Figure, Goal, Proof, bench
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, bench
 
 ALL_PEERS = "redis,nats,rabbitmq,activemq"
 #: The same by the names that their rows have, in each of their settings.
@@ -143,3 +143,35 @@ OLDEST_SPARK = Proof(
     {"tests": Figure("passed")},
     (Goal("tests", "≥", 140),),
 )
+
+_KILLED = ("drivers", "executors", "leaders")
+#: What must be nowhere: by a count of the second topic and of the table, and by the audit job.
+_WRONG = {
+    "lost": "lost",
+    "repeated": "repeated",
+    "lost in the table": "lake_lost",
+    "repeated in the table": "lake_repeated",
+    "lost, by the audit job": "audit_lost",
+    "repeated, by the audit job": "audit_repeated",
+}
+
+PIPELINE_KILLS = Proof(
+    "pipeline-kills",
+    "Drivers, executors and leaders are killed with kill -9, 10 times each, while a job on a Spark "
+    "cluster carries messages from a topic to another one and from there to a Delta table",
+    ("python", "-m", "weir_lab.spark_cluster.kills", "--seed", "{SEED}", "--times", "{SEEDS}",
+     "--json"),
+    {
+        "messages": Figure("sent"),
+        **{f"{kind} killed": Figure(kind) for kind in _KILLED},
+        **{name: Figure(path) for name, path in _WRONG.items()},
+    },
+    (
+        # 500 before each kill: else nothing would be on its way.
+        Goal("messages", "≥", 15_000),
+        *(Goal(f"{kind} killed", "≥", 10) for kind in _KILLED),
+        *(Goal(name, "=", 0) for name in _WRONG),
+    ),
+    sweep=Sweep("pipeline-kills", 10, step=5),
+    seconds=900,
+)  # fmt: skip

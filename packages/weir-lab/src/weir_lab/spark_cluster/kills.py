@@ -213,21 +213,29 @@ class Pipeline:
                 raise self.publisher.error
             time.sleep(_LOOK_SECONDS)
 
-    def kill(self, kind: str, dice: random.Random) -> bool:
-        """Kill one of a kind; return whether there was one."""
+    def kill(self, kind: str, dice: random.Random) -> None:
+        """Kill one of a kind, once there is one. Raises `SparkFailed` if none comes."""
         if kind == "driver":
             self.keeper.kill()
-            return True
-        if kind == "executor":
+        elif kind == "executor":
+            kill([dice.choice(self._executors())])
+        else:
+            leader = asyncio.run(_leader(self.nodes.url, dice.randrange(PARTITIONS)))
+            self.nodes.kill([leader])
+            time.sleep(dice.uniform(0.1, 1.0))
+            self.nodes.start_again([leader])
+            self.nodes.wait([leader], Patient())
+
+    def _executors(self) -> list[int]:
+        """Return the process ids of executors: after a kill of a driver there may be none yet."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
             running = [pid for worker in self.cluster.workers for pid in worker.executors()]
-            kill([dice.choice(running)] if running else [])
-            return bool(running)
-        leader = asyncio.run(_leader(self.nodes.url, dice.randrange(PARTITIONS)))
-        self.nodes.kill([leader])
-        time.sleep(dice.uniform(0.1, 1.0))
-        self.nodes.start_again([leader])
-        self.nodes.wait([leader], Patient())
-        return True
+            if running:
+                return running
+            if time.monotonic() > until:
+                raise SparkFailed(f"no executor runs: {last_words(self.keeper.log, 3)}")
+            time.sleep(_LOOK_SECONDS)
 
 
 def measure(settings: Settings, folder: Path, environments: Environments, say: Say) -> Result:
@@ -241,7 +249,8 @@ def measure(settings: Settings, folder: Path, environments: Environments, say: S
             for kind in KINDS:
                 rows = pipeline.rows()
                 time.sleep(dice.uniform(0.0, 2.0))
-                killed[kind] += pipeline.kill(kind, dice)
+                pipeline.kill(kind, dice)
+                killed[kind] += 1
                 say(f"kill {number + 1} of {settings.times}: {kind}, at {rows:,} rows")
                 pipeline.wait_for(rows + _MORE_ROWS)
         pipeline.publisher.ending.set()
