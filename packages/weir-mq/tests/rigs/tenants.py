@@ -6,6 +6,7 @@ from typing import Any
 
 from weir.broker.api.effects import HoldSession
 from weir.broker.api.events import Received
+from weir.errors import Overloaded
 from weir.protocol.client import messages as m
 from weir.protocol.client import quotas as q
 from weir.protocol.client.codec import ClientStream, encode_request
@@ -58,6 +59,18 @@ class Tenants:
         self.rig.replies[session].clear()
         assert not any(isinstance(one, m.Refusal) for one in replies)
         return sum(isinstance(one, m.Confirm) for one in replies)
+
+    def refused(self, session: int) -> int:
+        """Return how many of its publishes, the last ones, were refused with `Overloaded` since the
+        last call: it is to send them again, and `ask` does.
+        """
+        replies = self.rig.replies[session]
+        found = [r for _, r in replies if isinstance(r, m.Refusal) and r.code == Overloaded.code]
+        replies[:] = [one for one in replies if one[1] not in found]
+        for name in self.topics if found else ():
+            if (session, name) in self.sequences:
+                self.sequences[session, name] -= len(found)
+        return len(found)
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 50):

@@ -6,10 +6,10 @@ and to the namespace of the topic that it is about, once that is allowed. Where 
 the peer is not read from until it is not any more: those who waited longest come first, and only as
 many as there is room for what they brought last. A request that would draw on a rate that others
 have overdrawn waits, too: so a rate is overdrawn by one request at a time, however many peers there
-are. But nobody waits for longer than `HELD_MS_MAX`: then one request of each peer is served,
-whatever is overdrawn, so only a quota of connections bounds what many peers use that way. What
-waits is in memory: of one entity a share of the byte budget, and beyond that requests are refused.
-Peers whose requests waited are served in turns, see `waiting.Turn`.
+are. But nobody waits for longer than `HELD_MS_MAX`: then a peer is read from, and what it has asked
+is refused. Its place in the line is kept, so that its turn comes. What waits is in memory: of one
+entity a share of the byte budget, and beyond that requests are refused. Peers whose requests waited
+are served in turns, see `waiting.Turn`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from weir.broker.api.effects import AssignNamespace, HoldSession
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of, quota_exceeded
 from weir.broker.quotas.accounts import BYTES_IN, BYTES_OUT, REQUESTS, Account
-from weir.broker.quotas.waiting import Held, ParkedBytes, Turns, has_left, has_room
+from weir.broker.quotas.waiting import Held, ParkedBytes, Turns, has_left, has_room, waited_too_long
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import Session
@@ -66,7 +66,7 @@ class _Peer(msgspec.Struct):
 class Meter:
     """The accounts of this shard."""
 
-    __slots__ = ("_catalog", "_held", "_late", "_outbox", "_parked", "_peers", "_quotas",
+    __slots__ = ("_catalog", "_held", "_outbox", "_parked", "_peers", "_places", "_quotas",
                  "_resumed", "_revision", "_sessions", "_time", "_turns",
                  "accounts", "is_on", "throttled")  # fmt: skip
 
@@ -79,8 +79,8 @@ class Meter:
         """
         self._resumed = resumed
         self._parked = ParkedBytes(budget)
-        #: Those that waited for too long: their next request is served.
-        self._late: set[int] = set()
+        #: The places of those that waited for too long: they have them again if they wait anew.
+        self._places: dict[int, int] = {}
         self._catalog = catalog
         self._sessions = sessions
         self._outbox = outbox
@@ -164,16 +164,18 @@ class Meter:
     def _may_use(self, session: Session, accounts: Sequence[Account], size: int) -> bool:
         """Return whether none of these is overdrawn; strangers say hello first, which is little."""
         number = session.id
-        if not session.greeted or number in self._late:
+        if not session.greeted:
             return True
-        turn = self._turns.of(number)
+        turn, device = self._turns.of(number), session.device
+        awaits_replies = device is not None and device.awaits_replies
+        refusal = None if turn is None else turn.held.refusal
         short = tuple(one for one in accounts if one.is_short or not has_left(one, turn, size))
-        if not short:
+        if not short and (refusal is None or awaits_replies):
             return True
-        # What had its turn has been in memory before.
-        refusal = self._parked.is_full(short) if turn is None else turn.held.refusal
-        device = session.device
-        if refusal is not None and not (device is not None and device.awaits_replies):
+        if turn is None:  # what had its turn has been in memory before
+            refusal = self._parked.is_full(short)
+        if refusal is not None and not awaits_replies:
+            # So is all of a turn: nothing of a peer overtakes what it sent before.
             self._hold(number, short, size)
             raise refusal
         held = self._hold(number, short, 0)
@@ -251,7 +253,7 @@ class Meter:
 
     def _charge(self, number: int, accounts: Iterable[Account], size: int, requests: int) -> None:
         short: list[Account] = []
-        self._late.discard(number)
+        self._places.pop(number, None)
         for account in accounts:
             is_short = account.take(BYTES_IN, size)
             if account.take(REQUESTS, requests) or is_short:
@@ -277,7 +279,9 @@ class Meter:
             held = Held(accounts, last.place, last.since_ms, brought, last.told_ms, now_ms)
             self._held[number] = held
             return held
-        place = self._turns.next_place()
+        place = self._places.pop(number, None)
+        if place is None:
+            place = self._turns.next_place()
         held = self._held[number] = Held(
             accounts, place, now_ms, brought, now_ms, now_ms, was_served=turn is not None
         )
@@ -291,7 +295,7 @@ class Meter:
 
     def release(self) -> None:
         """Read from those again whose rates are overdrawn no more, as far as there is room for what
-        they brought last; and from all that waited for too long.
+        they brought last; and from all that waited for too long, whose requests are refused.
         """
         now_ms = self._time.monotonic_ms()
         for account in self.accounts.values():
@@ -300,10 +304,15 @@ class Meter:
         requests: Counter[str] = Counter()
         let_go: list[tuple[int, Held]] = []
         for number, held in sorted(self._held.items(), key=lambda row: row[1].place):
-            late = now_ms - held.since_ms >= HELD_MS_MAX
-            if not (late or self._may_refuse(number, held)) and not all(
-                has_room(one, expected[one.entity], requests[one.entity]) for one in held.accounts
-            ):
+            short = [
+                one for one in held.accounts
+                if not has_room(one, expected[one.entity], requests[one.entity])
+            ]  # fmt: skip
+            is_late = now_ms - held.since_ms >= HELD_MS_MAX
+            if is_late and short and held.is_parked and held.refusal is None:
+                held.refusal = waited_too_long(short[0])
+            is_to_go = not short or (is_late and not held.is_parked)
+            if not (is_to_go or self._may_refuse(number, held)):
                 if now_ms - held.told_ms >= TELL_MS:
                     held.told_ms = now_ms
                     self._tell(number, held)
@@ -315,8 +324,8 @@ class Meter:
                 if (throttled := self.throttled.get(account.entity)) is not None:
                     throttled.waited_ms += now_ms - held.uncounted_ms
             self._forget(number)
-            if late:
-                self._late.add(number)
+            if is_late:
+                self._places[number] = held.place
             self._outbox.put(HoldSession(number, False))
             if held.is_parked:
                 let_go.append((number, held))
@@ -330,8 +339,7 @@ class Meter:
 
     def end_turn(self, number: int) -> None:
         """What a peer had parked is served, or waits anew: it is promised nothing any more."""
-        if self._turns.end(number):
-            self._late.discard(number)
+        self._turns.end(number)
 
     def _forget(self, number: int) -> None:
         """A peer is not held any more: what it had parked takes no share of memory."""
@@ -359,7 +367,7 @@ class Meter:
         self._peers.pop(number, None)
         self._forget(number)
         self.end_turn(number)
-        self._late.discard(number)
+        self._places.pop(number, None)
 
     # -- connections -------------------------------------------------------------------------
 

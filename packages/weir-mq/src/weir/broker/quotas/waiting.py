@@ -132,14 +132,11 @@ class Turns:
         """Return the turn of a peer, if it has one now."""
         return self._by_session.get(number)
 
-    def end(self, number: int) -> bool:
-        """A peer is promised nothing any more; return whether it had a turn."""
-        turn = self._by_session.pop(number, None)
-        if turn is None:
-            return False
-        for account in turn.accounts:
-            account.promise(-turn.size, -1)
-        return True
+    def end(self, number: int) -> None:
+        """A peer is promised nothing any more."""
+        if (turn := self._by_session.pop(number, None)) is not None:
+            for account in turn.accounts:
+                account.promise(-turn.size, -1)
 
 
 def has_room(account: Account, expected: int, requests: int) -> bool:
@@ -152,6 +149,12 @@ def has_room(account: Account, expected: int, requests: int) -> bool:
             if left < 0:
                 return False
     return True
+
+
+def waited_too_long(short: Account) -> Overloaded:
+    """Return the refusal of what waited for the rates of an account for as long as a peer waits."""
+    text = f"others wait for the quota of {short.entity} as well, or it is too low for what is used"
+    return Overloaded(f"{text}: try again shortly", RETRY_AFTER_MS)
 
 
 def has_left(account: Account, turn: Turn | None, size: int) -> bool:

@@ -101,9 +101,15 @@ def test_nobody_is_held_for_longer_than_that(tenants: Tenants) -> None:
     tenants.pass_ms(HELD_MS_MAX - 100)
     assert tenants.held() == [(one, True)]
     tenants.pass_ms(200)
-    assert tenants.held() == [(one, False)]
-    tenants.publish(one, "shop", 1)
+    assert tenants.held() == [(one, False)], "it may say goodbye"
+    tenants.ask(one, "shop", 1)
     assert tenants.held() == [(one, True)]
+    before = stored(tenants)
+    tenants.pass_ms(HELD_MS_MAX)
+    assert tenants.refused(one) == 1
+    tenants.pass_ms(50)
+    assert tenants.held()[-1] == (one, False)
+    assert stored(tenants) == before, "the rate is kept to"
 
 
 def test_what_is_read_is_charged_where_it_goes(tenants: Tenants) -> None:
