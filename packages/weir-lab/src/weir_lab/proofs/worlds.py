@@ -70,9 +70,9 @@ OF_FIRST_WORLDS = (
     _worlds("first-set-seeds", f"The first 1,000 {_SET}", "even", _FIRST, 20, 200, world_s=1.3),
     Proof(
         "seed-cost",
-        "The time that one world of three nodes takes on a machine without other load: 60 of "
-        "them, one after the other",
-        ("weir", "sim", "run", "--shape", "set", "--seeds", "60", "--jobs", "1", "--json"),
+        "The time that one world of three nodes with the client as it ships takes on a machine "
+        "without other load: 60 of them, one after the other",
+        ("weir", "sim", "run", "--shape", "set-shipped", "--seeds", "60", "--jobs", "1", "--json"),
         {
             "violations": Figure("violations"),
             "seconds a seed": Figure("seconds", "seeds"),
@@ -82,8 +82,8 @@ OF_FIRST_WORLDS = (
         },
         (
             Goal("violations", "=", 0),
-            Goal("seconds a seed", "≤", 1.0),
-            Goal("operations of the least", "≥", 200),
+            Goal("seconds a seed", "≤", 1.5),
+            Goal("operations of the least", "≥", 400),
             Goal("faults of the least", "≥", 20),
             Goal("virtual seconds of the least", "≥", 30),
         ),

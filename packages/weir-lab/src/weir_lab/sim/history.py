@@ -365,8 +365,8 @@ class History:
     retention_bytes: int = 0
     #: Whether a node's wall clock was ever wrong.
     skewed: bool = False
-    #: Whether no two were wrong at the same time, and no node was away.
-    one_wrong: bool = False
+    #: Until when no two were wrong at the same time, and no node was away, in virtual µs.
+    one_wrong_until: int = 0
     #: The highest format level that anybody was told of.
     level: int = 0
     #: From when on no fault was made any more.

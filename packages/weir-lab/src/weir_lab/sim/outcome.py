@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weir_lab.sim.shape import SHAPES, Shape
@@ -31,6 +31,19 @@ class Outcome:
     recent: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
     #: The promises that the run could have broken.
     promises: frozenset[str] = frozenset()
+    #: Whether the seed drew the shape.
+    is_drawn: bool = False
+
+    def beside(self, other: Outcome) -> Outcome:
+        """Return what became of a world and of a scenario beside it; operations and faults are
+        those of the world.
+        """
+        return replace(
+            self,
+            violations=self.violations + other.violations,
+            trace_hash=f"{self.trace_hash}-{other.trace_hash}",
+            seconds=self.seconds + other.seconds,
+        )
 
     def report(self) -> str:
         """Return what a person needs: the broken promises, and how to see them break again."""
@@ -54,6 +67,8 @@ class Outcome:
     @property
     def replay(self) -> str:
         """What to type to see it again."""
+        if self.is_drawn:
+            return f"weir sim run --seed {self.seed} --seeds 1"
         for name, shape in SHAPES.items():
             if shape == self.shape:
                 return f"weir sim run --shape {name} --seed {self.seed} --seeds 1"

@@ -10,11 +10,13 @@ That holds on each machine with the same release of Python: asyncio differs even
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 
@@ -24,12 +26,13 @@ from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
 from weir.spark.blocking_client import forget_all
 from weir.testing.simulator.brokerset import BrokerSet
-from weir.testing.simulator.nemesis import Nemesis, Storm
+from weir.testing.simulator.nemesis import FaultPlan, Nemesis, Storm
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 from weir_lab.sim import rot
 from weir_lab.sim.checkers.exercised import promises_tested
 from weir_lab.sim.checkers.judge import LIVE_WITHIN, violations
+from weir_lab.sim.distribution import drawn, scenarios
 from weir_lab.sim.history import History, record_of
 from weir_lab.sim.outcome import CRASH, Outcome
 from weir_lab.sim.programs.program import TOPIC, Client
@@ -39,8 +42,11 @@ from weir_lab.sim.programs.subscribers.wholes import Wholes
 from weir_lab.sim.scenarios.betrayals import Eviction, Forgetful, Latecomer, Unsettled
 from weir_lab.sim.scenarios.duel import Duel
 from weir_lab.sim.scenarios.healing import Healing
+from weir_lab.sim.scenarios.killers import play_killers
+from weir_lab.sim.scenarios.lone_log import play_log
+from weir_lab.sim.scenarios.lost_tails import play_tails
 from weir_lab.sim.scenarios.plots import Plot
-from weir_lab.sim.shape import Shape, drawn, machine
+from weir_lab.sim.shape import Shape, machine
 from weir_lab.sim.workload import Domain, Workload
 
 _DRAIN_WITHIN = 20 * SECOND
@@ -65,6 +71,14 @@ _PLOTS: dict[str, type[Plot]] = {
     "forgetful": Forgetful,
     "eviction": Eviction,
     "latecomer": Latecomer,
+}
+#: So long a clock is wrong that all hear of it, before that and afterwards.
+_ONE_ASTRAY = FaultPlan((3 * SECOND, 4 * SECOND), kinds=("astray",))
+#: What is played beside a drawn world, and needs none.
+_SCENARIOS: dict[str, Callable[[int, Shape], Outcome]] = {
+    "log": play_log,
+    "tails": play_tails,
+    "killers": play_killers,
 }
 
 
@@ -156,7 +170,7 @@ class Run:
         self.world = world = World(seed)
         self.history = history = History(
             retention_bytes=shape.retentions[seed % len(shape.retentions)],
-            one_wrong=shape.kinds == ("astray",),
+            one_wrong_until=sys.maxsize if shape.kinds == ("astray",) else shape.one_astray,
         )
         shipped = shape.shipped[seed % len(shape.shipped)]
         self.brokers = brokers = BrokerSet(world, machine(world, shape, shipped), shape.nodes)
@@ -170,6 +184,8 @@ class Run:
         if isinstance(self.nemesis, Storm) and shape.hours[seed % len(shape.hours)]:
             self.nemesis.lose_hours()
             history.values_expire = True  # for an hour may be over at any moment
+        #: Before that one clock at a time is wrong, and nothing else.
+        self._clocks = Storm(world, brokers, _ONE_ASTRAY) if shape.one_astray else None
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]
@@ -211,8 +227,13 @@ class Run:
         world, workload, history = self.world, self.workload, self.history
         self.brokers.start()
         workload.start()
+        began = self._shape.one_astray
+        if self._clocks is not None:
+            self._clocks.start()
+            world.run(began)
+            self._clocks.stop()
         self.nemesis.start()
-        world.run(self._shape.faults_until)
+        world.run(began + self._shape.faults_until)
         self._do_enough()
         self.nemesis.stop()
         stopped = world.now
@@ -249,6 +270,11 @@ class Run:
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
         history.skewed = any(host.hardware.time.pushed for host in self.brokers.all)
+
+    @property
+    def faults(self) -> int:
+        """How many faults there were."""
+        return self.nemesis.faults + (self._clocks.faults if self._clocks is not None else 0)
 
     def _leave(self) -> None:
         """Let all programs go: the shards give back the memory that they were charged for."""
@@ -329,8 +355,11 @@ class Run:
 
 
 def run_drawn(seed: int) -> Outcome:
-    """Play one seed in the shape that it draws, and judge it."""
-    return run_seed(seed, drawn(seed))
+    """Play one seed in the shape that it draws, and the scenarios beside, and judge it."""
+    found = replace(run_seed(seed, shape := drawn(seed)), is_drawn=True)
+    for name in scenarios(seed):
+        found = found.beside(_SCENARIOS[name](seed, shape))
+    return found
 
 
 def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
@@ -356,7 +385,7 @@ def _judged(seed: int, shape: Shape) -> Outcome:
         seed,
         shape,
         str(run.brokers.machine),
-        run.nemesis.faults,
+        run.faults,
         run.operations,
         found,
         run.world.trace_hash,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 from weir.access.wrapping import KeyRing
@@ -56,6 +55,8 @@ class Shape:
     kinds: tuple[str, ...] = ()
     #: Whether faults are not random, but those of a plot, by its name in `weir_lab.sim.run`.
     plot: str = ""
+    #: For how long, before other faults come, one clock of a set at a time is wrong.
+    one_astray: int = 0
     #: What a follower is sent in one message, and before it answers, in bytes.
     appends: tuple[int, ...] = _APPENDS
     in_flight: tuple[int, ...] = _IN_FLIGHT
@@ -217,6 +218,23 @@ SET = replace(
 #: The same, and each promise can break in a fifth of the worlds at least. Clusters that keep order
 #: are in all of them, for each is of one mode of several.
 EVEN = replace(SET, absent=0.8, present=("keepers",))
+#: The same, and the client as it ships does all of it.
+SET_SHIPPED = replace(SET, operations=400, shipped=(True,))
+#: Many devices come at once to a set whose leaders die, and whose disks are full and slow.
+SET_CROWD = replace(
+    SET,
+    kinds=("depose", "fill disk", "slow disk", "cut"),
+    faults_until=8 * SECOND,
+    at_least=0,
+    pace=(1, 30),
+    present=("hubs",),
+    hubs=40,
+    device_messages=12,
+    onlookers=0,
+    stewards=0,
+    hours=(False,),
+    shipped=(False,),
+)
 #: One node, and the client as it ships does all that it can: it takes turns, or scatters.
 NODE_SHIPPED = replace(NODE_SCATTERED, shipped=(True,), takers=(3, 0, 3), scatterers=(0, 3, 0))
 #: The same three, and processes run handlers beside them, with an inbox.
@@ -263,6 +281,8 @@ FOUR = replace(UNORDERED, nodes=4)
 #: The shapes by the names that `weir sim run --shape` takes.
 SHAPES: dict[str, Shape] = {
     "set": SET,
+    "set-shipped": SET_SHIPPED,
+    "set-crowd": SET_CROWD,
     "even": EVEN,
     "node": NODE,
     "node-crowd": NODE_CROWD,
@@ -287,47 +307,6 @@ SHAPES: dict[str, Shape] = {
     "node-ending-reads": NODE_ENDING_READS,
     "ending-reads": ENDING_READS,
 }
-
-
-#: The one distribution that is played unless a shape is named: how many of 100 worlds each has.
-DRAWN: tuple[tuple[str, int], ...] = (
-    ("node", 8),
-    ("node-crowd", 4),
-    ("node-shipped", 8),
-    ("node-scattered", 6),
-    ("node-ending", 6),
-    ("set", 16),
-    ("even", 26),
-    ("unordered", 6),
-    ("crowded", 10),
-    ("ending", 6),
-    ("four", 4),
-)
-#: Draws other dice than a world of the same seed does.
-_DRAWS = 0x5348415045
-#: By the name of a shape with clients that ship, those in which handlers run, or parcels go, or
-#: queries read, beside them; and what draws them, in how many of such worlds all but the last are:
-#: with dice that nothing else throws.
-_BESIDE = {
-    "node-shipped": ("node-handlers", "node-parcels", "node-reads"),
-    "set": ("set-handlers", "set-parcels", "set-reads"),
-    "even": ("even-handlers", "even-parcels", "even-reads"),
-    "node-ending": ("node-ending-reads",),
-    "ending": ("ending-reads",),
-}
-_BESIDE_DRAWS = 0x48414E444C45
-_BESIDE_OFTEN = 0.35
-
-
-def drawn(seed: int) -> Shape:
-    """Return the shape that a seed draws: how many nodes, which programs, which faults."""
-    names, weights = zip(*DRAWN, strict=True)
-    name: str = Random(_DRAWS ^ seed).choices(names, weights)[0]
-    shipped = SHAPES[name].shipped
-    if shipped[seed % len(shipped)] and name in _BESIDE:
-        which = int(Random(_BESIDE_DRAWS ^ seed).random() / _BESIDE_OFTEN)
-        name = _BESIDE[name][min(which, len(_BESIDE[name]) - 1)]
-    return SHAPES[name]
 
 
 def cast(world: World, shape: Shape) -> Shape:

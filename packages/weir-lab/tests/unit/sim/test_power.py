@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from weir_lab.sim.mutants.planting import Mutant, Patch
 from weir_lab.sim.mutants.registry import MUTANTS
 from weir_lab.sim.outcome import Outcome
 from weir_lab.sim.power import Kept, Power, estimate, measure, read, together
-from weir_lab.sim.shape import DRAWN, SHAPES, Shape, drawn
+from weir_lab.sim.shape import Shape
 
 POWER = Power("bug", "a rule", 20, 20, 5, 21.0, 10.0, 40.0, 1.0)
 BUG = replace(MUTANTS[0], plant=lambda patch: None, breaks=frozenset({"Live"}))
@@ -164,15 +163,3 @@ def test_a_real_bug_is_caught_in_drawn_worlds() -> None:
     bug = next(one for one in MUTANTS if one.name == "dedupe-by-applied-state-only")
     found = measure(bug, worlds=12, enough=1)
     assert found.caught == 1
-
-
-def test_seeds_draw_every_shape() -> None:
-    found = Counter(id(drawn(seed)) for seed in range(2_000))
-    # Of those with clients that ship on one node, each has something beside them.
-    names = [name for name, _ in DRAWN if name != "node-shipped"]
-    beside = ["node-ending-reads", "ending-reads"]
-    for what in ("handlers", "parcels", "reads"):
-        beside += [f"{name}-{what}" for name in ("node", "set", "even")]
-    shapes = [SHAPES[name] for name in (*names, *beside)]
-    assert set(found) == set(map(id, shapes))
-    assert found[id(SHAPES["node"])] == pytest.approx(160, abs=50)

@@ -112,7 +112,7 @@ def lost(history: History) -> None:
 
 
 def stamped_ahead(history: History) -> None:
-    history.one_wrong = True
+    history.one_wrong_until = 41
     far = stamp_at(EPOCH_MS + 3_000)
     history.publishes[1].confirms[0] = Confirmed(40, 2, far)
 

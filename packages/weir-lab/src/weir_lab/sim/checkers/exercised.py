@@ -27,7 +27,11 @@ _TESTED: dict[str, Callable[[History], object]] = {
     "NotBeforeDue": lambda history: history.dues,
     "Honest": lambda history: history.drained,
     "Live": lambda history: history.operations,
-    "Timely": lambda history: history.one_wrong,
+    "Timely": lambda history: any(
+        confirm.stamp and confirm.at < history.one_wrong_until
+        for publish in (history.publishes if history.one_wrong_until else ())
+        for confirm in publish.confirms
+    ),
     "BarrierHolds": lambda history: history.barriers,
     "OneOrder": lambda history: any(one.partition < 0 for one in history.readings),
     "ReadWhole": lambda history: any(

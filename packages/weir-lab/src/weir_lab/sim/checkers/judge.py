@@ -481,8 +481,10 @@ class Timely:
 
     def check(self, history: History) -> Iterator[str]:
         """Compare each confirm's stamp with when it came."""
-        for publish in history.publishes if history.one_wrong else ():
+        for publish in history.publishes if history.one_wrong_until else ():
             for confirm in publish.confirms:
+                if confirm.at >= history.one_wrong_until:
+                    continue
                 ahead = milliseconds_of(confirm.stamp) - (EPOCH_MS + confirm.at // MS)
                 if confirm.stamp and ahead > _STAMP_AHEAD_MS:
                     yield (
