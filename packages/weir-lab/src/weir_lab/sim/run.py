@@ -36,7 +36,7 @@ from weir_lab.sim.distribution import drawn, scenarios
 from weir_lab.sim.history import History, record_of
 from weir_lab.sim.outcome import CRASH, Outcome
 from weir_lab.sim.programs.program import TOPIC, Client
-from weir_lab.sim.programs.publishers.scatterers import all_decided, highest_stamp
+from weir_lab.sim.programs.publishers.scatterers import all_decided, highest_given, highest_stamp
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.subscribers.wholes import Wholes
 from weir_lab.sim.scenarios.betrayals import Eviction, Forgetful, Latecomer, Unsettled
@@ -304,6 +304,7 @@ class Run:
         last = highest_stamp(self.scene) if self._scatters or self._ordered else 0
         if self._ordered:
             last = max(last, max((seen.stamp for seen in self.history.seen), default=0))
+            last = max(last, highest_given(self.scene))
         ahead_ms = self.brokers.one.hardware.time.skew_ms
         return (milliseconds_of(last) - EPOCH_MS - ahead_ms) * MS
 

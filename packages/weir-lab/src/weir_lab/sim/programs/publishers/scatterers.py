@@ -168,6 +168,14 @@ def highest_stamp(scene: Scene) -> int:
     return max((machine.state.last_stamp for _, machine in _partitions(scene)), default=0)
 
 
+def highest_given(scene: Scene) -> int:
+    """Return the highest stamp that clocks of shards gave or promised, or were told of when they
+    began to lead: no partition may have a message at it.
+    """
+    clocks = [machine.context.highest for _, machine in _partitions(scene)]
+    return max((max(one.stamp, one.promised) for one in clocks), default=0)
+
+
 def all_decided(scene: Scene) -> bool:
     """Return whether every partition is led, and nothing in any of them is undecided."""
     parts = _partitions(scene)
