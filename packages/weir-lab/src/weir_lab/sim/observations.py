@@ -151,8 +151,10 @@ class Taken:
     #: So many are to be printed, and then it ends; 0: until it is told to end.
     count: int
     places: list[Place] = field(default_factory=list)
-    #: Whether it came to its end by itself, and that is a success.
-    ended: bool = False
+    #: When each of them was printed, in virtual µs.
+    times: list[int] = field(default_factory=list)
+    #: When it came to its end by itself, and that is a success; -1: never.
+    ended_at: int = -1
     #: Whether that was once nothing befell anybody any more.
     calm: bool = False
 

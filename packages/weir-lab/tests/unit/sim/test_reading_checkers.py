@@ -98,8 +98,9 @@ def test_a_query_may_go_on_over_what_retention_took() -> None:
 
 def taken() -> tuple[History, Printed]:
     history, _ = read()
-    first = Taken("a", 2, [(0, 0), (0, 1)], ended=True, calm=True)
-    history.printed = Printed([first, Taken("b", 0, [(0, 2), (0, 3)])], drained=True)
+    first = Taken("a", 2, [(0, 0), (0, 1)], [10, 20], ended_at=25, calm=True)
+    last = Taken("b", 0, [(0, 2), (0, 3)], [30, 40])
+    history.printed = Printed([first, last], drained=True)
     return history, history.printed
 
 
@@ -117,6 +118,24 @@ def test_what_is_taken_is_judged() -> None:
     assert "a was to print 1, and printed 2" in list(HandedOver().check(history))
     printed.runs[0].count = 3
     assert "a ended well with 2 of 3" in list(HandedOver().check(history))
+
+
+def test_what_was_printed_before_another_run_ended_is_not_printed_again() -> None:
+    history, printed = taken()
+    # It began later, and was told to end before it had acked: the first run took that message.
+    began_later = Taken("c", 0, [(0, 1)], [15])
+    printed.runs.append(began_later)
+    assert not list(HandedOver().check(history))
+    began_later.times = [26]
+    assert list(HandedOver().check(history)) == ["a ended well with (0, 1), and c printed it again"]
+
+
+def test_a_run_that_began_earlier_prints_nothing_again_either() -> None:
+    history, printed = taken()
+    printed.runs.insert(0, Taken("c", 0, [(0, 0)], [26]))
+    assert list(HandedOver().check(history)) == ["a ended well with (0, 0), and c printed it again"]
+    printed.runs[0].times = [24]
+    assert not list(HandedOver().check(history))
 
 
 def test_errands_are_judged() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import History
-from weir_lab.sim.observations import Ledger, Place, Sunk, SunkRow
+from weir_lab.sim.observations import Ledger, Place, Printed, Sunk, SunkRow, Taken
 
 #: Clocks, and what is due, count in milliseconds.
 _ROUNDING = 2 * MS
@@ -166,6 +166,20 @@ class Delivered:
                 yield f"{parcel.name} is done, and nobody who got it said so"
 
 
+def _printed_again(printed: Printed) -> Iterator[str]:
+    # One that began later may have printed a message, and gone before it acked it.
+    ended = [run for run in printed.runs if run.calm and run.ended_at >= 0]
+    first: dict[Place, Taken] = {}
+    for run in sorted(ended, key=lambda run: run.ended_at):
+        for place in run.places:
+            first.setdefault(place, run)
+    for run in printed.runs:
+        for place, at in zip(run.places, run.times, strict=True):
+            one = first.get(place)
+            if one is not None and at > one.ended_at:
+                yield f"{one.name} ended well with {place}, and {run.name} printed it again"
+
+
 class HandedOver:
     """What `weir sub` acked was printed: in the end each message was. One that ends after so many
     printed just those, and once all is calm, nobody prints them again.
@@ -178,17 +192,12 @@ class HandedOver:
         printed = history.printed
         if printed is None:
             return
-        calm: dict[Place, str] = {}
         for run in printed.runs:
-            for place in run.places:
-                if place in calm:
-                    yield f"{calm[place]} ended well with {place}, and {run.name} printed it again"
             if len(run.places) > (run.count or len(run.places)):
                 yield f"{run.name} was to print {run.count}, and printed {len(run.places)}"
-            if run.ended and len(run.places) != run.count:
+            if run.ended_at >= 0 and len(run.places) != run.count:
                 yield f"{run.name} ended well with {len(run.places)} of {run.count}"
-            if run.ended and run.calm:
-                calm.update(dict.fromkeys(run.places, run.name))
+        yield from _printed_again(printed)
         there = {place for run in printed.runs for place in run.places}
         for partition, records in history.drained.items() if printed.drained else ():
             for record in records:

@@ -15,6 +15,7 @@ from weir.client.arguments import ConsumerMode
 from weir.client.client import Client, connect
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir.model.topic import Order
+from weir.testing.simulator.world import World
 from weir_lab.sim.history import Reading, Seen
 from weir_lab.sim.observations import UNREAD, Printed, Row, Taken
 from weir_lab.sim.programs.program import TOPIC
@@ -43,9 +44,12 @@ _PARTITIONS = 16
 class Screen:
     """What a command has written: only what was flushed is there if it is killed."""
 
-    def __init__(self, loop_is_mine: Any, has_enough: Any) -> None:
+    def __init__(self, loop_is_mine: Any, has_enough: Any, world: World) -> None:
         """Ask whether the process still lives, and whether whoever reads has had enough."""
         self.lines: list[bytes] = []
+        #: When each of them was flushed, in virtual µs.
+        self.times: list[int] = []
+        self._world = world
         self._waiting: list[bytes] = []
         self._lives = loop_is_mine
         self._has_enough = has_enough
@@ -63,6 +67,7 @@ class Screen:
             raise BrokenPipeError(32, "Broken pipe")
         waiting, self._waiting = self._waiting, []
         self.lines += waiting
+        self.times += [self._world.now] * len(waiting)
 
 
 class _Terminal(Shipped):
@@ -74,7 +79,7 @@ class _Terminal(Shipped):
 
     def _screen(self) -> Screen:
         mine = self._loop
-        return Screen(lambda: mine is self._loop, self._has_enough)
+        return Screen(lambda: mine is self._loop, self._has_enough, self.world)
 
     def _has_enough(self) -> bool:
         return not self._ending and self.world.chance(_ENOUGH)
@@ -213,12 +218,14 @@ class ShippedSub(_Terminal):
         try:
             looks = _LOOKS[self.scene.brokers.far]
             seconds = dice.choice(looks[:2] if self._ending else looks)
-            taken.ended = await self._command(lambda client: sub.take(client, screen), seconds)
+            if await self._command(lambda client: sub.take(client, screen), seconds):
+                taken.ended_at = self.world.now
         finally:
             rows = [self._row(line) for line in screen.lines]
             taken.places = [(row.partition, row.offset) for row in rows]
+            taken.times = screen.times
             taken.calm = calm
-            self.world.note(taken.name, "printed", len(rows), taken.ended)
+            self.world.note(taken.name, "printed", len(rows), taken.ended_at >= 0)
         if not self._ending:
             await self.rest()
 
