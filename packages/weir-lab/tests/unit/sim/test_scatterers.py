@@ -8,15 +8,18 @@ from dataclasses import replace
 
 import pytest
 
+from weir.broker.partition.partition import Partition
 from weir.model.ids import group_of
+from weir.order.clock import HighestStamp, stamp_at
 from weir.protocol.client import messages as m
 from weir.testing.simulator.brokerset import BrokerSet
-from weir.testing.simulator.world import SECOND, World
+from weir.testing.simulator.witness import groups_of
+from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.checkers.one_order import AllOrNone
 from weir_lab.sim.history import Ack, History, Scattering
 from weir_lab.sim.programs.program import Client
-from weir_lab.sim.programs.publishers.scatterers import all_decided
+from weir_lab.sim.programs.publishers.scatterers import all_decided, highest_given, highest_stamp
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.run import Run, run_seed
 from weir_lab.sim.shape import CROWDED, NODE, UNORDERED, machine
@@ -119,3 +122,43 @@ def test_all_is_decided_where_each_partition_is_led_whatever_topic_was_made_firs
         for writer in process.shard.writers:
             writer.groups.pop(group_of(2, 1), None)
     assert not all_decided(scene)
+
+
+def clocks_of(run: Run) -> list[HighestStamp]:
+    groups = [group for process in run.brokers.running for group in groups_of(process)]
+    return [one.machine.context.highest for one in groups if isinstance(one.machine, Partition)]
+
+
+def test_what_a_clock_gave_or_promised_counts_though_no_message_has_that_stamp() -> None:
+    run = Run(4, replace(NODE, operations=0))
+    run.brokers.start()
+    run.workload.start()
+    run.world.run(SECOND)
+    far = stamp_at(EPOCH_MS + 9_000)
+    assert 0 < highest_stamp(run.scene) <= highest_given(run.scene) < far
+    for clock in clocks_of(run):
+        clock.promised = far
+    assert highest_stamp(run.scene) < far == highest_given(run.scene)
+    for clock in clocks_of(run):
+        clock.stamp = far + 1
+    assert highest_stamp(run.scene) < far < highest_given(run.scene)
+
+
+@pytest.mark.parametrize("promised", [0, 9 * SECOND])
+def test_worlds_wait_until_clocks_come_to_what_a_wrong_one_has_promised(
+    promised: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(4, replace(NODE, operations=0, ordered=(1,), rots=(0,)))
+    produced, since = run.workload.produced, []
+
+    def promise() -> bool:
+        if produced() and not since and (clocks := clocks_of(run)):
+            since.append(run.world.now)
+            wall_ms = run.brokers.one.hardware.time.wall_ms()
+            for clock in clocks:
+                clock.promised = max(clock.promised, stamp_at(wall_ms + promised // MS))
+        return bool(since)
+
+    monkeypatch.setattr(run.workload, "produced", promise)
+    run.play()
+    assert promised - MS <= run.history.healed - since[0] < promised + SECOND
