@@ -121,7 +121,9 @@ class Return:
 
 @dataclass(slots=True)
 class Extension:
-    """A grant that is to last longer; `confirmed` is when the answer came, or -1."""
+    """A grant that is to last longer; `confirmed` is when the answer came, or -1, and `stale` when
+    it was refused because the grant was over.
+    """
 
     partition: int
     cluster: str
@@ -129,6 +131,7 @@ class Extension:
     lease_ms: int
     sent: int
     confirmed: int = -1
+    stale: int = -1
 
 
 @dataclass(slots=True)

@@ -98,6 +98,12 @@ def refused_within_a_lease(history: History) -> None:
     history.acks[2].confirmed, history.acks[2].stale = -1, 99
 
 
+def not_extended_within_a_lease(history: History) -> None:
+    history.grants[1].lease_ms = 1
+    history.acks[1].sent, history.acks[1].confirmed = 900, 950
+    history.extensions = [Extension(0, "c", 12, 5, 100, stale=800)]
+
+
 def granted_while_held_back(history: History) -> None:
     history.returns = [Return(0, "c", 11, 1, 2, 1, False, 66, confirmed=68)]
     history.grants[1].arrived = 100
@@ -321,6 +327,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Leased", granted_within_a_lease),
     ("Leased", granted_within_an_extension),
     ("Leased", refused_within_a_lease),
+    ("Leased", not_extended_within_a_lease),
     ("HeldBack", granted_while_held_back),
     ("AckedOnce", told_twice),
     ("KeyOrder", a_key_overtaken),
@@ -388,6 +395,30 @@ def a_clock_was_wrong(history: History) -> None:
 def test_what_ends_a_lease_breaks_no_promise(excuse: Callable[[History], None]) -> None:
     history = honest()
     granted_within_a_lease(history)
+    excuse(history)
+    assert "Leased" not in {name for name, _ in violations(history)}
+
+
+def it_was_acked(history: History) -> None:
+    history.acks[1].sent = history.extensions[0].stale
+
+
+def its_lease_was_over(history: History) -> None:
+    history.extensions[0].stale = 1_100
+
+
+def all_of_it_was_given_back(history: History) -> None:
+    history.returns = [Return(0, "c", 12, 1, 3, 0, False, 80)]
+
+
+@pytest.mark.parametrize(
+    "excuse", [it_was_acked, its_lease_was_over, all_of_it_was_given_back, a_clock_was_wrong]
+)
+def test_what_ends_a_grant_may_come_ahead_of_its_extension(
+    excuse: Callable[[History], None],
+) -> None:
+    history = honest()
+    not_extended_within_a_lease(history)
     excuse(history)
     assert "Leased" not in {name for name, _ in violations(history)}
 

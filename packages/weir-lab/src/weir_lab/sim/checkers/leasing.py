@@ -26,6 +26,7 @@ class Leased:
             return
         returned = {(r.partition, r.cluster, r.fence, o) for r in history.returns for o in r.span}
         yield from _lost(history, returned)
+        yield from _not_extended(history, returned)
         for (partition, cluster), grants in _by_place(history).items():
             latest: dict[int, Grant] = {}
             for grant in sorted(grants, key=lambda one: one.fence):
@@ -58,6 +59,31 @@ def _lost(history: History, returned: set[tuple[int, str, int, int]]) -> Iterato
             yield (
                 f"[{ack.first}, {ack.behind}) is leased under {ack.fence} until {until // MS} ms: "
                 f"at {ack.stale // MS} ms it is another's"
+            )
+
+
+def _not_extended(history: History, returned: set[tuple[int, str, int, int]]) -> Iterator[str]:
+    """Find what was taken from who held it, and wanted to keep it longer."""
+    grants = {(g.partition, g.cluster, g.fence): g for g in history.grants}
+    for extension in history.extensions:
+        place = (extension.partition, extension.cluster, extension.fence)
+        grant = grants.get(place)
+        if extension.stale < 0 or grant is None or 0 <= grant.gone <= extension.stale:
+            continue
+        # It is over once nothing is left of it, and may be if an ack of that is on its way.
+        acks = [a for a in history.acks if (a.partition, a.cluster, a.fence) == place]
+        first = max(grant.first, history.starts.get(grant.partition, 0))
+        held = [
+            offset
+            for offset in range(first, grant.behind)
+            if (*place, offset) not in returned
+            and not any(a.first <= offset < a.behind and a.sent <= extension.stale for a in acks)
+        ]
+        until = _until(history, grant)
+        if held and extension.stale < until and not sought(history, grant, extension.stale):
+            yield (
+                f"{held[0]} is leased under {grant.fence} until {until // MS} ms: at "
+                f"{extension.stale // MS} ms that is over, and cannot be extended"
             )
 
 

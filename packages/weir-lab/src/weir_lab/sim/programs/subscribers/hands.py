@@ -63,6 +63,8 @@ class Hands:
             one.confirmed = self._client.world.now
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            if not error.retryable and not isinstance(error, StaleGrant | UnknownCluster):
+            if isinstance(one, Extension) and isinstance(error, StaleGrant):
+                one.stale = self._client.world.now
+            elif not error.retryable and not isinstance(error, StaleGrant | UnknownCluster):
                 what = type(one).__name__.lower()
                 self._client.complain("Leased", f"{what} was refused: {error!r}")
