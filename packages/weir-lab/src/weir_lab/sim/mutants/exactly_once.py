@@ -55,7 +55,7 @@ QUARREL = Shape(
 )
 
 
-@mutant(seed=4, breaks={"OneOffset", "RisingStamps"})
+@mutant(seed=13, breaks={"OneOffset", "RisingStamps"})
 def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
     """A snapshot forgets who wrote what (counterexample 13)."""
     patch.setattr(ProducerTable, "encode", lambda self: [])
@@ -77,7 +77,7 @@ def rings_are_shorter_than_their_windows(patch: Patch) -> None:
     patch.setattr(ProducerTable, "answer", answer)
 
 
-@mutant(seed=5, breaks={"OneOffset", "RisingStamps"})
+@mutant(seed=2, breaks={"OneOffset", "RisingStamps"})
 def dedupe_by_applied_state_only(patch: Patch) -> None:
     """What is pending is not looked at (counterexample 14)."""
     honest = Appender.judge
@@ -93,7 +93,7 @@ def dedupe_by_applied_state_only(patch: Patch) -> None:
     patch.setattr(Appender, "judge", judge)
 
 
-@mutant(seed=4, breaks={"OneOffset", "RisingStamps"}, shape=SET)
+@mutant(seed=3, breaks={"OneOffset", "RisingStamps"}, shape=SET)
 def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     """While more of a producer's batches are under way, what is known of it includes them: a repeat
     of one is no new batch (counterexample 14).
@@ -128,7 +128,7 @@ def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
     patch.setattr(Group, "begins_own_term", lambda self, index: True)
 
 
-@mutant(seed=33, breaks={"Fenced"})
+@mutant(seed=0, breaks={"Fenced"})
 def a_fence_waits_for_nobody_away(patch: Patch) -> None:
     """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
     patch.setattr(registry_feed, "is_fence", lambda record: False)
@@ -151,13 +151,13 @@ def epochs_are_not_compared(patch: Patch) -> None:
     patch.setattr(Requests, "_own", lambda self, *_: None)
 
 
-@mutant(seed=172, breaks={"Fenced"}, shape=QUARREL)
+@mutant(seed=33, breaks={"Fenced"}, shape=QUARREL)
 def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
     """A partition that starts says where it ended long ago (RealTime; seed 46 found it)."""
     patch.setattr(topics, "_check_applied", lambda partition: None)
 
 
-@mutant(seed=1, breaks={"Honest"})
+@mutant(seed=3, breaks={"Honest"})
 def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     """A value goes on where an older epoch left it (ADR 0007 §4)."""
     honest = ValuesUnderWay._size
@@ -170,13 +170,13 @@ def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     patch.setattr(ValuesUnderWay, "_size", size)
 
 
-@mutant(seed=7, breaks={"Durable"})
+@mutant(seed=10, breaks={"Durable"})
 def chunks_are_past_retention(patch: Patch) -> None:
     """The chunks of a value go before its message does (ADR 0007 §6)."""
     patch.setattr(ValueTable, "first_needed_index", lambda self, index, *_: index)
 
 
-@mutant(seed=10, breaks={"OneOffset"})
+@mutant(seed=7, breaks={"OneOffset"})
 def open_values_are_not_in_snapshots(patch: Patch) -> None:
     """A checkpoint forgets the values that grow (counterexample 13)."""
     honest = ValueTable.encode
@@ -242,7 +242,7 @@ def runs_are_served_in_another_order(patch: Patch) -> None:
     patch.setattr(Published, "add", add)
 
 
-@mutant(seed=1, breaks={"SunkOnce", "Crash"}, shape=SET_SUNK)
+@mutant(seed=3, breaks={"SunkOnce", "Crash"}, shape=SET_SUNK)
 def a_repeat_is_staged_again(patch: Patch) -> None:
     """The batches of a run are counted, and a publication says what they come to (ADR 0075, 1)."""
 
