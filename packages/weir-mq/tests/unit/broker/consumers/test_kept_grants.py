@@ -133,6 +133,16 @@ def test_what_nobody_comes_for_goes_to_others_after_a_while(rig: Any) -> None:
     assert crew.move(3, held.fence) == ()
 
 
+def test_what_was_kept_goes_to_who_asks_after_a_while(rig: Any) -> None:
+    crew = Crew(rig)
+    crew.pull(1, most=10)
+    crew.end(1)
+    assert crew.pull(2, token=b"").fence == 0
+    rig.tick(GRANTS_KEPT_MS)
+    rig.settle()
+    assert crew.pull(2, token=b"").offset == 0
+
+
 def test_who_moves_twice_or_asks_again_keeps_them(rig: Any) -> None:
     crew = Crew(rig)
     held = crew.pull(1)

@@ -13,6 +13,7 @@ import pytest
 from rigs.consuming import take
 from rigs.relay_nodes import fill, make_small, play, relay, until_known
 from weir.client.client import connect
+from weir.client.consumer.delivery import Stale
 from weir.testing.memory_node import Node
 
 
@@ -110,13 +111,15 @@ def test_a_consumer_keeps_its_grants_at_another_relay(
 def test_leases_go_on_and_what_failed_goes_back_at_another_relay(
     core: Node, tmp_path: Path
 ) -> None:
+    late: list[Stale] = []
+
     async def work() -> None:
         async with connect(core.url) as far:
             await fill(core, 2)
             async with (
                 two_relays(core, tmp_path, 2) as relays,
                 connect(relays.url) as near,
-                near.consumer("t", cluster="crew", lease="2s") as consumer,
+                near.consumer("t", cluster="crew", lease="2s", on_stale=late.append) as consumer,
             ):
                 first, second = await anext(consumer), await anext(consumer)
                 await relays.end_first()
@@ -125,6 +128,7 @@ def test_leases_go_on_and_what_failed_goes_back_at_another_relay(
                 assert await first.ack(confirmed=True)
                 again = await take(consumer)
                 assert (again.value, again.attempts) == (second.value, 2)
+                assert late == []
             (crew,) = await far.clusters("t")
             assert (crew.lag, crew.granted) == (0, 0)
 
