@@ -44,8 +44,9 @@ sequence, and takes no offset: its first offset is that of the next message (`we
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
+from functools import partial
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
@@ -137,8 +138,8 @@ _SLICED = int(Columns.SLICED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _PUBLICATION | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
-#: Value, key, tag, time and headers of a message.
-_Row = tuple[bytes, bytes | None, str | None, int, Mapping[str, bytes]]
+#: Makes a message of a whole row.
+_new_message = partial(tuple.__new__, Message)
 #: The columns that this release reads and writes; a batch with others is refused, never guessed.
 KNOWN = sum(int(one) for one in Columns if one is not Columns.FOREIGN)
 #: Whoever applies a committed batch reads these columns, and must not have to inflate them.
@@ -619,19 +620,18 @@ class Batch:
         """Return the int64 column TIME, DUE or EXPIRES in place, in µs; None if it is not there."""
         return self._column(int(flag))  # type: ignore[return-value]
 
-    def values(self) -> list[bytes]:
-        """Split the values, one `bytes` a message."""
-        return self.value_column.to_list()
+    def values(self, first: int = 0, behind: int | None = None) -> list[bytes]:
+        """Split the values, one `bytes` a message: those of rows [first, behind), or all."""
+        return self.value_column.to_list(first, behind)
 
-    def keys(self) -> list[bytes | None]:
+    def keys(self, first: int = 0, behind: int | None = None) -> list[bytes | None]:
         """Split the keys; None where a message has none."""
         if (column := self.key_column) is None:
-            return [None] * len(self)
-        bits = column[0]
-        return [
-            key if bits[i >> 3] & (1 << (i & 7)) else None
-            for i, key in enumerate(column[1].to_list())
-        ]
+            return [None] * len(range(len(self))[first:behind])
+        bits, keys = column[0], column[1].to_list(first, behind)
+        if col.are_set(bits, first, first + len(keys)):
+            return [*keys]
+        return [key if bits[i >> 3] & (1 << (i & 7)) else None for i, key in enumerate(keys, first)]
 
     def tags(self) -> list[str | None]:
         """Return each message's tag, or None."""
@@ -654,37 +654,35 @@ class Batch:
         values = column[2].to_list()
         return [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
 
-    def messages(self, topic: str = "", partition: int = -1) -> Iterator[Message]:
-        """Split into messages as people read them."""
-        stamp, schema, references = self.header.stamp, self.header.schema, self.references
-        rows = zip(
-            self.values(), self.keys(), self.tags(), self.times(), self.headers(), strict=True
-        )
-        origins = self.origins
-        if origins is not None:
-            yield from self._from_devices(rows, origins, topic, partition)
-            return
-        for offset, (value, key, tag, time, pairs) in zip(self.offsets, rows, strict=False):
-            message = Message(
-                value, key, tag, time, pairs, topic, partition, offset, stamp, None, schema
-            )
-            yield message if references is None else LargeMessage(message, references.size)
-
-    def _from_devices(
-        self, rows: Iterable[_Row], origins: Origins, topic: str, partition: int
+    def messages(
+        self, topic: str = "", partition: int = -1, first: int = 0, behind: int | None = None
     ) -> Iterator[Message]:
-        """Split a batch of devices' messages, which never has references."""
-        stamp = self.header.stamp
-        verified, generations = self.is_verified, origins.generations or repeat(0, len(self))
-        senders = zip(
-            origins.hubs, origins.sns, origins.boots, origins.sequences, generations, strict=True
-        )
-        pairs = zip(rows, senders, strict=True)
-        for offset, (row, sender) in zip(self.offsets, pairs, strict=False):
-            hub, sn, boot, number, generation = sender
-            sequence = None if number == NO_SEQUENCE else number
-            origin = Origin(hub, sn, boot, sequence, generation, verified)
-            yield Message(*row, topic, partition, offset, stamp, origin)
+        """Split into messages as people read them: those of rows [first, behind), or all."""
+        part, references = slice(first, behind), self.references
+        offsets = self.offsets[part]
+        count = len(offsets)
+        rows = zip(
+            self.values(first, behind), self.keys(first, behind), self.tags()[part],
+            self.times()[part], self.headers()[part], repeat(topic, count),
+            repeat(partition, count), offsets, repeat(self.header.stamp, count),
+            self._origins()[part] or repeat(None, count), repeat(self.header.schema, count),
+            strict=True,
+        )  # fmt: skip
+        messages = map(_new_message, rows)
+        if references is None:
+            return messages
+        return (LargeMessage(message, references.size) for message in messages)
+
+    def _origins(self) -> list[Origin]:
+        """Return who sent each message, where that is known; such batches have no references."""
+        origins = self.origins
+        if origins is None:
+            return []
+        verified = self.is_verified
+        numbers = [None if one == NO_SEQUENCE else one for one in origins.sequences]
+        generations = origins.generations or repeat(0, len(self))
+        columns = origins.hubs, origins.sns, origins.boots, numbers, generations
+        return [Origin(*row, verified) for row in zip(*columns, strict=True)]
 
 
 def split(payload: Buffer, group: int) -> list[Batch]:

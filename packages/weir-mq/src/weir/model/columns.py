@@ -189,13 +189,20 @@ class BytesColumn(msgspec.Struct, frozen=True):
     offsets: memoryview
     data: memoryview
 
-    def to_list(self) -> list[bytes]:
-        """Split into one `bytes` a message."""
+    def to_list(self, first: int = 0, behind: int | None = None) -> list[bytes]:
+        """Split into one `bytes` a message: those of rows [first, behind), or all."""
         n = len(self.offsets) - 1
+        lo, hi, _ = slice(first, behind).indices(n)
+        if hi <= lo:
+            return []
         if width := self._uniform_width():
-            return list(struct.unpack(f"{width}s" * n, self.data))
-        data = bytes(self.data)
-        ends = rising(self.offsets)
+            part = self.data[lo * width : hi * width]
+            return list(struct.unpack(f"{width}s" * (hi - lo), part))
+        ends = rising(self.offsets)[lo : hi + 1]
+        start = ends[0]
+        data = bytes(self.data[start : ends[-1]])
+        if start:
+            ends = [end - start for end in ends]
         return [data[a:b] for a, b in pairwise(ends)]
 
     def check(self) -> None:
@@ -223,6 +230,17 @@ class BytesColumn(msgspec.Struct, frozen=True):
         if not 0 <= start <= end <= len(self.data):
             raise BadBatch(f"element {i} lies from {start} to {end} of {len(self.data)} bytes")
         return bytes(self.data[start:end])
+
+
+def are_set(bits: memoryview, first: int, behind: int) -> bool:
+    """Return whether all bits [first, behind) of a bitmap are set, those before them within the
+    first byte included.
+    """
+    some = bits[first >> 3 : behind + 7 >> 3].tobytes()
+    whole = some[:-1] if behind & 7 else some
+    if whole != b"\xff" * len(whole):
+        return False
+    return not behind & 7 or not ~some[-1] & ((1 << (behind & 7)) - 1)
 
 
 def rising(offsets: memoryview) -> list[int]:

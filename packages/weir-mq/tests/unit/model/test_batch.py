@@ -10,7 +10,7 @@ import pytest
 from weir.errors import BadBatch, TooLarge
 from weir.model.batch import HEADER_SIZE, Batch, Columns, Packed, seal, split
 from weir.model.batch_builder import encode
-from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.columns import NO_SEQUENCE, Origins, are_set
 from weir.model.message import Origin
 
 N = 3
@@ -206,3 +206,41 @@ def test_what_devices_sent_tells_its_origin() -> None:
     assert second.origin == Origin(hub=8, sn=4, boot=2, sequence=None)
     (plain,) = Batch(encode([b"a"], group=1)).messages("t", 0)
     assert plain.origin is None
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize("keyed", ["none", "some", "all"])
+def test_some_rows_are_split_as_all_are(uniform: bool, keyed: str) -> None:
+    count = 19
+    values = [b"%03d" % i if uniform else b"v" * (i % 4) for i in range(count)]
+    keys = [b"k%d" % i if keyed == "all" or i % 5 else None for i in range(count)]
+    columns: dict[str, Any] = {} if keyed == "none" else {"keys": keys}
+    batch = Batch(
+        encode(
+            values,
+            group=1,
+            tags=[(None, "a", "b")[i % 3] for i in range(count)],
+            times=[*range(count)],
+            headers=[{"h": b"%d" % i} if i % 2 else {} for i in range(count)],
+            **columns,
+        )
+    )
+    whole = [*batch.messages("t", 3)]
+    assert [one.value for one in whole] == values
+    assert [one.key for one in whole] == (keys if columns else [None] * count)
+    for first in range(count + 1):
+        for behind in (first, first + 1, 8, 9, 16, count):
+            assert [*batch.messages("t", 3, first, behind)] == whole[first:behind]
+            assert batch.values(first, behind) == values[first:behind]
+            assert batch.keys(first, behind) == [one.key for one in whole[first:behind]]
+
+
+@pytest.mark.parametrize("unset", [None, *range(20)])
+def test_bits_are_set_where_none_is_not(unset: int | None) -> None:
+    bits = bytearray(b"\xff\xff\x0f")
+    if unset is not None:
+        bits[unset >> 3] ^= 1 << (unset & 7)
+    for first in range(0, 20, 8):
+        for behind in range(first, 21):
+            whole = unset is None or not first <= unset < behind
+            assert are_set(memoryview(bits), first, behind) == whole

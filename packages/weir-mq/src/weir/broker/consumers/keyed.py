@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import ClassVar
 
 from weir.broker.consumers.leases import Attempts
@@ -28,6 +29,7 @@ from weir.broker.state.ranges import Ranges
 from weir.codec import Buffer
 from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
 from weir.model.batch import Batch
+from weir.model.columns import are_set
 from weir.model.ids import LIMIT_MAX
 from weir.model.limits import (
     FETCH_BYTES_MAX,
@@ -240,10 +242,12 @@ class KeyedPicker(Picker):
         else:
             keys = keys_of(begin, column[0], column[2].tolist())[lo:hi]
         out = self._out_in(first, behind)
-        for run in self._wanted(batch, first, behind):
-            for offset in range(*run):
-                is_out = bool(out) and out.covers(offset, offset + 1)
-                self._window.add(offset, keys[offset - first], is_out)
+        for start, end in self._wanted(batch, first, behind):
+            if not out:
+                self._window.add_all(start, keys[start - first : end - first])
+                continue
+            for offset in range(start, end):
+                self._window.add(offset, keys[offset - first], out.covers(offset, offset + 1))
         self._looked = behind
 
     def _wanted(self, batch: Batch, first: int, behind: int) -> Iterator[Run]:
@@ -326,8 +330,8 @@ class KeyWindow:
         self._out: set[int] = set()
         #: How many of a key's messages are out.
         self._locks: dict[int, int] = {}
-        #: (message, key) of each key's first message that could be taken, and some that cannot.
-        self._heads: list[tuple[int, int]] = []
+        #: A heap of each key's first message that could be taken, and some that cannot.
+        self._heads: list[int] = []
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -359,15 +363,29 @@ class KeyWindow:
         if out:
             self._take_out(offset, key)
         elif last is None:
-            heapq.heappush(self._heads, (offset, key))
+            self._heads.append(offset)  # the highest: the heap stays one
+
+    def add_all(self, first: int, keys: Sequence[int]) -> None:
+        """Take note of the next messages, from `first` on, which are free."""
+        lasts, heads = self._last, self._heads
+        self._keys.update(enumerate(keys, first))
+        for offset, key in enumerate(keys, first):
+            last = lasts.get(key)
+            lasts[key] = offset
+            if last is None:
+                self._first[key] = offset
+                heads.append(offset)
+            else:
+                self._following[last] = offset
 
     def first(self, barred: Ranges | None = None) -> int | None:
         """Return the first message that may be taken and is not `barred`."""
-        heads, aside = self._heads, list[tuple[int, int]]()
+        heads, aside = self._heads, list[int]()
         found: int | None = None
         while heads and found is None:
-            offset, key = heads[0]
-            if key in self._locks or self._first.get(key) != offset:
+            offset = heads[0]
+            key = self._keys.get(offset)
+            if key is None or key in self._locks or self._first[key] != offset:
                 heapq.heappop(heads)
             elif barred and barred.covers(offset, offset + 1):
                 aside.append(heapq.heappop(heads))
@@ -382,23 +400,30 @@ class KeyWindow:
         is `barred`, nor what follows it of its key.
         """
         runs: list[Run] = []
-        aside: list[tuple[int, int]] = []
+        aside: list[int] = []
         mine: set[int] = set()
-        heads = self._heads
-        while heads and most and heads[0][0] < behind:
-            offset, key = heapq.heappop(heads)
-            if offset in self._out or offset not in self._keys:
+        heads, keys, locks = self._heads, self._keys, self._locks
+        while heads and most and (offset := heads[0]) < behind:
+            key = keys.get(offset)
+            if key is None or offset in self._out:
+                heapq.heappop(heads)
                 continue
-            if key not in mine and (key in self._locks or self._first[key] != offset):
+            if key not in mine and (key in locks or self._first[key] != offset):
+                heapq.heappop(heads)
                 continue
             if barred and barred.covers(offset, offset + 1):
+                heapq.heappop(heads)
                 if key not in mine:
-                    aside.append((offset, key))
+                    aside.append(offset)
                 continue
             mine.add(key)
-            self._take_out(offset, key)
-            if (following := self._next(offset)) is not None:
-                heapq.heappush(heads, (following, key))
+            self._out.add(offset)
+            locks[key] = locks.get(key, 0) + 1
+            following = self._next(offset) if offset in self._following else None
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, following)
             if runs and runs[-1][1] == offset:
                 runs[-1] = (runs[-1][0], offset + 1)
             else:
@@ -418,12 +443,23 @@ class KeyWindow:
 
     def done(self, runs: Iterable[Run]) -> None:
         """These are done, whether they were out or not."""
-        for offset in self._known(runs):
-            key = self._keys.pop(offset)
+        keys, locks, firsts, heads = self._keys, self._locks, self._first, self._heads
+        for offset in chain.from_iterable(range(*run) for run in runs):
+            key = keys.pop(offset, None)
+            if key is None:
+                continue
             if offset in self._out:
                 self._put_in(offset, key)
-            self._shorten(key)
-            self._offer(key)
+            first: int | None = firsts[key]
+            if first == offset:  # the chain begins with the first message that is not done
+                while first is not None and first not in keys:
+                    first = self._following.pop(first, None)
+                if first is None:
+                    del firsts[key], self._last[key]
+                    continue
+                firsts[key] = first
+            if key not in locks:
+                heapq.heappush(heads, firsts[key])
 
     def drop_below(self, start: int) -> None:
         """Messages below `start` are gone."""
@@ -446,7 +482,7 @@ class KeyWindow:
 
     def _offer(self, key: int) -> None:
         if key not in self._locks and key in self._first:
-            heapq.heappush(self._heads, (self._first[key], key))
+            heapq.heappush(self._heads, self._first[key])
 
     def _next(self, offset: int) -> int | None:
         """Return what follows a message of its key and is not done."""
@@ -455,23 +491,15 @@ class KeyWindow:
             following = self._following.get(following)
         return following
 
-    def _shorten(self, key: int) -> None:
-        """Let a key's chain begin with its first message that is not done."""
-        first: int | None = self._first[key]
-        while first is not None and first not in self._keys:
-            first = self._following.pop(first, None)
-        if first is None:
-            del self._first[key], self._last[key]
-        else:
-            self._first[key] = first
 
-
-def keys_of(first: int, validity: Sequence[int] | None, hashes: Sequence[int]) -> list[int]:
+def keys_of(first: int, validity: memoryview | None, hashes: Sequence[int]) -> list[int]:
     """Return a key for each message of a batch that begins at offset `first`: its key's hash, or a
     negative number of its own.
     """
     if validity is None:
         return [-1 - first - i for i in range(len(hashes))]
+    if are_set(validity, 0, len(hashes)):
+        return [*hashes]
     return [
         number if validity[i >> 3] & (1 << (i & 7)) else -1 - first - i
         for i, number in enumerate(hashes)

@@ -365,13 +365,14 @@ class Telling:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runs = False
         self._due = False
+        self._is_called = False
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: dict[asyncio.Task[None], None] = {}
 
     def begin(self) -> None:
         """Flush by a timer from now on, in this event loop."""
         self._loop = asyncio.get_running_loop()
-        self._runs = True
+        self._runs, self._is_called = True, False
 
     def stop(self) -> None:
         """Flush no more, but when told to."""
@@ -384,6 +385,21 @@ class Telling:
         if not self._due and self._loop is not None:
             self._due = True
             self._loop.call_soon_threadsafe(self._later)
+
+    def now(self) -> None:
+        """Something is settled that others wait for. In the loop's thread."""
+        if self._runs and not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._at_once)
+
+    def _at_once(self) -> None:
+        self._is_called = False
+        if not self._runs:
+            return
+        if self._timer is not None:  # nothing is left for it
+            self._timer.cancel()
+            self._timer, self._due = None, False
+        self._tell_all()
 
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""
@@ -401,7 +417,10 @@ class Telling:
             self._due = False
 
     def _now(self) -> None:
-        self._due = False
+        self._timer, self._due = None, False
+        self._tell_all()
+
+    def _tell_all(self) -> None:
         self._gathering.note_news()
         for partition in self._gathering.waiting():
             task = asyncio.get_running_loop().create_task(self._tell_or_fail(partition))
@@ -474,6 +493,7 @@ class TopicOutcomes:
         self.held = Held()
         self._monotonic = monotonic
         self._is_ordered = options.number is Mode.ORDERED
+        self._is_keyed = options.number is Mode.KEYED
         self._demand = demand
         self._presence = presence
         cluster, self._kept = options.cluster, kept
@@ -636,6 +656,13 @@ class TopicOutcomes:
     def soon(self) -> None:
         """Tell what is settled, together with what is settled until then. Of any thread."""
         self._telling.soon()
+
+    def settled_all(self) -> None:
+        """A grant is settled as a whole. Where its keys were kept from others until then, that is
+        told at once: they may have nothing else to do.
+        """
+        if self._is_keyed:
+            self._telling.now()
 
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""

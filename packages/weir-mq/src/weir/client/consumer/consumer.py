@@ -32,6 +32,11 @@ __all__ = [
 ]
 
 
+#: Each look at the enumeration is felt where messages go one by one.
+_OPEN = Settled.OPEN
+_new_tuple = tuple.__new__
+
+
 class LeasedMessage(Message):
     """A message of a consumer, which is done once that is said: by `ack`, or by a block.
 
@@ -47,7 +52,8 @@ class LeasedMessage(Message):
 
     def __new__(cls, delivery: Delivery, settlement: Settlement) -> Self:
         """Take what is handed out, and who settles it."""
-        leased = tuple.__new__(cls, delivery.message)
+        # Of a plain tuple another is made at once, of any other one column by column.
+        leased = _new_tuple(cls, delivery.message[:])
         leased._delivery = delivery
         leased._settlement = settlement
         return leased
@@ -77,9 +83,10 @@ class LeasedMessage(Message):
         With `confirmed`, return when a majority knows, and what the ack did: false if the lease had
         ended, and the message is another consumer's.
         """
+        delivery = self._delivery
         if confirmed:
-            return await self._settlement.ack(self._delivery)
-        self._delivery.done()
+            return await self._settlement.ack(delivery)
+        delivery.done()
         return None
 
     async def nack(self, delay: Delay | None = None, *, confirmed: bool = False) -> bool:
@@ -123,7 +130,7 @@ class LeasedMessage(Message):
         return await self._settlement.leave(self._delivery, error)
 
     def __del__(self) -> None:
-        if self._delivery.state is Settled.OPEN:
+        if self._delivery.state is _OPEN:
             self._settlement.dropped(self._delivery)
 
 
@@ -234,9 +241,13 @@ class LeasedBatch(Grant, frozen=True, kw_only=True, eq=False):
 
 def leased_message(delivery: Delivery, settlement: Settlement) -> LeasedMessage:
     """Return what a consumer hands out of a delivery."""
-    if isinstance(delivery.message, LargeMessage):
-        return LeasedLargeMessage(delivery, settlement)
-    return LeasedSmallMessage(delivery, settlement)
+    message = delivery.message
+    if type(message) is Message:  # most are: a call less than by its class
+        leased = _new_tuple(LeasedSmallMessage, message[:])
+        leased._delivery = delivery
+        leased._settlement = settlement
+        return leased
+    return LeasedLargeMessage(delivery, settlement)
 
 
 def leased_batch(lease: BatchLease, settlement: Settlement) -> LeasedBatch:
@@ -353,9 +364,11 @@ class Consumer:
         Raises `TooManyInHand` if `max_in_hand` messages have no outcome, and all of them are the
         asking task's.
         """
-        task, settlement = asyncio.current_task(), self.settlement
+        settlement, in_hand = self.settlement, self._in_hand
+        # Without the loop, Python asks the system each time whether it is in a child process.
+        task = asyncio.current_task(settlement.loop)
         while True:
-            if not self._in_hand.free:
+            if in_hand.is_full:
                 await self._in_hand.room(task)
             delivery = settlement.at_hand(task)
             if delivery is None:

@@ -89,6 +89,10 @@ class Settled(IntEnum):
     GIVEN_BACK = 2
 
 
+#: Each look at the enumeration is felt where messages go one by one.
+_OPEN = Settled.OPEN
+
+
 class Outcomes(Protocol):
     """What becomes of the grants of a topic, until the broker knows it."""
 
@@ -125,6 +129,9 @@ class Outcomes(Protocol):
 
     def soon(self) -> None:
         """Tell what is settled before long. Of any thread."""
+
+    def settled_all(self) -> None:
+        """A grant is settled as a whole."""
 
 
 class Lessor(Protocol):
@@ -171,8 +178,9 @@ class Holding(msgspec.Struct, eq=False):
     #: How many deliveries of it are handed out and open; and offsets that are done and not noted.
     open: int = 0
     finished: list[int] = msgspec.field(default_factory=list)
-    #: Those handed out, where a nack takes others with it; and offsets that went back before.
-    deliveries: list[Delivery] = msgspec.field(default_factory=list)
+    #: Those that are open, by offset, where a nack takes others with it; and offsets that went back
+    #: before.
+    deliveries: dict[int, Delivery] = msgspec.field(default_factory=dict)
     skipped: set[int] = msgspec.field(default_factory=set)
     #: All below was handed out; and whether nothing more of it will be.
     handed: int = 0
@@ -286,7 +294,7 @@ class Delivery:
     def __init__(self, message: Message, holding: Holding, owner: Owner) -> None:
         """Take whom to tell what became of it."""
         self.message = message
-        self.state = Settled.OPEN
+        self.state = _OPEN
         self.holding = holding
         self._owner = owner
 
@@ -327,7 +335,7 @@ class Delivery:
         It counts behind the lease's end, too, unless the broker gave it to another by then: give
         back what was not `held` when its turn came, and so was not worked on.
         """
-        if self.state is Settled.OPEN:
+        if self.state is _OPEN:
             self._owner.done(self)
 
     def nack(self, delay: Delay = 0.0) -> None:

@@ -30,6 +30,8 @@ from weir.model.topic import Mode
 
 #: The one thread that uses a consumer of the client without async.
 THREAD = 1
+#: Each look at the enumeration is felt where messages go one by one.
+_DONE = Settled.DONE
 #: A task of the event loop, or that thread.
 Holder = asyncio.Task[Any] | int
 
@@ -51,6 +53,11 @@ class InHand:
         self._batched = 0
         self._asking: dict[Holder | None, None] = {}
         self._freed = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether who asks for more has to ask for `room`."""
+        return len(self._holders) + self._batched >= self._most
 
     @property
     def free(self) -> int:
@@ -176,6 +183,11 @@ class Deliveries:
         self._work = WorkClock(pace, monotonic)
         self._options = options
         self._mode = options.number
+        self._monotonic = monotonic
+        #: When `at_hand` last looked at the clock.
+        self.looked = 0.0
+        #: Whether a nack takes others of its grant with it.
+        self._takes_along = self._mode is not Mode.SHARED
         #: The grant that is handed out, and one whose large values are on their way.
         self._current: Holding | None = None
         self._ready: Holding | None = None
@@ -202,8 +214,8 @@ class Deliveries:
         holding = self._current
         if holding is None:
             return None
-        untried = holding.grant.attempts == 1
-        if untried and self._mode is Mode.SHARED and not holding.skipped and not holding.over:
+        self.looked = now = self._monotonic()
+        if now < holding.ends and not holding.skipped and holding.grant.attempts == 1:
             # Most messages come by here: each call less is felt.
             for message in self._messages:
                 offset = message.offset
@@ -212,11 +224,14 @@ class Deliveries:
                 holding.opened.add(offset)
                 self._open += 1
                 self._handed += 1
-                return Delivery(message, holding, self)
-        delivery = self.ahead()
-        if delivery is not None and not delivery.was_tried:
-            delivery.mark_begun()
-        return delivery
+                delivery = Delivery(message, holding, self)
+                if self._takes_along:
+                    holding.deliveries[offset] = delivery
+                return delivery
+        other = self.ahead()
+        if other is not None and not other.was_tried:
+            other.mark_begun()
+        return other
 
     def ahead(self) -> Delivery | None:
         """Return the next message if it is here; nobody works on it before its `mark_begun`."""
@@ -247,8 +262,8 @@ class Deliveries:
         holding.open += 1
         self._open += 1
         self._handed += 1
-        if self._mode is not Mode.SHARED:
-            holding.deliveries.append(delivery)
+        if self._takes_along:
+            holding.deliveries[message.offset] = delivery
         return delivery
 
     @property
@@ -335,17 +350,19 @@ class Deliveries:
     def done(self, delivery: Delivery) -> None:
         """Note that it is done."""
         holding, offset = delivery.holding, delivery.message.offset
-        delivery.state = Settled.DONE
-        holding.open -= 1
+        delivery.state = _DONE
+        left = holding.open = holding.open - 1
         holding.opened.discard(offset)
+        if self._takes_along:
+            holding.deliveries.pop(offset, None)
         self._open -= 1
         if self._waits and not self._open:
             self._work.count(goes_on=False)
         self._in_hand.settled(delivery)
-        holding.finished.append(offset)
-        if len(holding.finished) == 1:
+        if not holding.finished:
             holding.lessor.outcomes.settled(holding)
-        if holding.all_handed and not holding.open:
+        holding.finished.append(offset)
+        if not left and holding.all_handed:
             self._last_of(holding)
 
     async def ack(self, delivery: Delivery) -> AckResult:
@@ -403,6 +420,8 @@ class Deliveries:
         holding.open += 1
         self._open += 1
         delivery.mark_begun()
+        if self._takes_along:
+            holding.deliveries[delivery.message.offset] = delivery
         self._in_hand.put(delivery, None)
 
     def _return(self, delivery: Delivery, wait: int, untried: bool) -> None:
@@ -416,6 +435,7 @@ class Deliveries:
         delivery.state = state
         holding.open -= 1
         holding.opened.discard(delivery.message.offset)
+        holding.deliveries.pop(delivery.message.offset, None)
         self._open -= 1
         if self._waits and not self._open:
             self._work.count(goes_on=False)
@@ -432,7 +452,7 @@ class Deliveries:
         """
         if self._mode is Mode.KEYED and failed.key is None:
             return
-        for other in holding.deliveries:
+        for other in [*holding.deliveries.values()]:
             if other.state is Settled.OPEN and self._is_behind(failed, other.message):
                 self._return(other, wait, untried=True)
         self._skip(holding, failed, wait)
@@ -459,7 +479,7 @@ class Deliveries:
         In order, that would be behind what is still worked on, which may fail.
         """
         if not holding.open:
-            holding.deliveries.clear()
+            holding.lessor.outcomes.settled_all()
         if self._mode is not Mode.ORDERED or not holding.open:
             holding.let_next_come()
 

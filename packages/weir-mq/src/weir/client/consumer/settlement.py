@@ -142,6 +142,7 @@ class Settlement:
         self.cluster = options.cluster
         self._options = options
         self._mode = options.number
+        self._work_seconds = options.max_work_seconds
         self._policy = policy_of(options.retry, options.dead_letter)
         self._publisher = publisher
         self._in_hand = in_hand
@@ -151,7 +152,8 @@ class Settlement:
         self.deliveries = Deliveries(self.leases, pace, options, monotonic, in_hand)
         #: A grant that was taken and is not handed out yet.
         self._ready: Holding | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Where it was opened; None before that.
+        self.loop: asyncio.AbstractEventLoop | None = None
         #: Outcomes that other threads have told, and whether the loop is to look at them.
         self._posted: deque[tuple[Delivery, Settled]] = deque()
         self._is_posted = False
@@ -159,7 +161,7 @@ class Settlement:
     async def open(self) -> None:
         """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
         await self.leases.open()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.closed = False
 
     async def close(self) -> None:
@@ -172,10 +174,11 @@ class Settlement:
 
     def at_hand(self, holder: Holder | None) -> Delivery | None:
         """Return the next message if it is here, as handed to a task; None: await `more`."""
-        delivery = self.deliveries.at_hand()
+        deliveries = self.deliveries
+        delivery = deliveries.at_hand()
         if delivery is not None:
             self._in_hand.put(delivery, holder)
-            self.leases.keep(delivery.holding)
+            delivery.holding.work_ends = deliveries.looked + self._work_seconds
         return delivery
 
     def hand(self, delivery: Delivery, holder: Holder | None) -> None:
@@ -185,7 +188,7 @@ class Settlement:
 
     async def more(self) -> None:
         """Wait until a message may be here. One who gives up waiting loses none."""
-        if self._loop is None:
+        if self.loop is None or self.closed:
             await self.open()
         await self.deliveries.more()
 
@@ -246,7 +249,7 @@ class Settlement:
             if not self._in_hand.free:
                 await self._in_hand.room(holder or asyncio.current_task())
             if self._ready is None or self._ready.over or not self._ready.left:
-                if self._loop is None:
+                if self.loop is None or self.closed:
                     await self.open()
                 self._ready = await self.leases.take(options.max_messages, self._ready)
                 if self._mode is not Mode.ORDERED:
@@ -313,11 +316,11 @@ class Settlement:
 
     def post(self, delivery: Delivery, outcome: Settled) -> None:
         """Let the loop note that a message is done, or goes back untried. Of any thread."""
-        assert self._loop is not None  # it was handed out
+        assert self.loop is not None  # it was handed out
         self._posted.append((delivery, outcome))
         if not self._is_posted:
             self._is_posted = True
-            self._loop.call_soon_threadsafe(self._note_posted)
+            self.loop.call_soon_threadsafe(self._note_posted)
 
     def _note_posted(self) -> None:
         self._is_posted = False  # before it looks, so that what comes meanwhile is posted anew
@@ -448,10 +451,10 @@ class Settlement:
         """Nobody has it any more, and it has no outcome: it goes back, and that is told. Of any
         thread.
         """
-        if self.closed or self._loop is None:
+        if self.closed or self.loop is None:
             return  # its consumer gave it back
         try:
-            self._loop.call_soon_threadsafe(self._give_back_dropped, leased)
+            self.loop.call_soon_threadsafe(self._give_back_dropped, leased)
         except RuntimeError:
             return  # the loop has ended, and the connection with it
         warnings.warn(
@@ -484,6 +487,7 @@ class Settlement:
         if lease.holding.left:
             return
         lease.state = state
+        lease.holding.lessor.outcomes.settled_all()
         self._in_hand.settled(lease)
         # In order, the next one is not pulled before it is known what became of this.
         lease.holding.let_next_come()

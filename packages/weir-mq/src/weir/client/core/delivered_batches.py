@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, islice
+from itertools import compress
 from typing import Protocol
 
 import msgspec
@@ -28,7 +28,8 @@ from weir.protocol.client.messages import Fetched
 _REFERENCES, _SLICED = int(Columns.REFERENCES), int(Columns.SLICED)
 _WIDTH = 4
 _HASH = struct.Struct("<I")
-#: Below one message in so many, single rows are cheaper than splitting all of them.
+#: Below one message in so many, from the first to the last one, single rows are cheaper than
+#: splitting all of them.
 _RARE = 8
 _NO_HEADERS: Mapping[str, bytes] = {}
 
@@ -60,12 +61,12 @@ class Delivered(msgspec.Struct, frozen=True):
 
     def values(self) -> list[bytes]:
         """Split the values, one `bytes` a message. Raises `BadBatch`, which says how to go on."""
-        return self.opened().values()[self.skip : self.skip + len(self)]
+        return self.opened().values(self.skip, self.skip + len(self))
 
     def messages(self) -> Iterator[Message]:
         """Split into messages as people read them. Raises `BadBatch`, which says how to go on."""
-        whole = self.opened().messages(self.topic, self.partition)
-        return islice(whole, self.skip, self.skip + len(self))
+        first = self.skip
+        return self.opened().messages(self.topic, self.partition, first, first + len(self))
 
     def opened(self) -> Batch:
         """Return the batch, whose columns make sense.
@@ -263,16 +264,32 @@ class Picked(Delivered, frozen=True):
 
     def values(self) -> list[bytes]:
         """Split the values, one `bytes` a message."""
-        return [message.value for message in self.messages()]
+        first, behind = self.rows[0], self.rows[-1] + 1
+        if self._is_rare:
+            at = self.opened().value_column.at
+            return [at(row) for row in self.rows]
+        return [*compress(self.opened().values(first, behind), self._wanted)]
 
     def messages(self) -> Iterator[Message]:
         """Split into messages as people read them."""
-        if len(self.rows) * _RARE < len(self.batch):
+        if self._is_rare:
             return self._each()
-        wanted = bytearray(len(self.batch))
+        first, behind = self.rows[0], self.rows[-1] + 1
+        among = self.opened().messages(self.topic, self.partition, first, behind)
+        return among if len(self.rows) == behind - first else compress(among, self._wanted)
+
+    @property
+    def _is_rare(self) -> bool:
+        return len(self.rows) * _RARE < self.rows[-1] + 1 - self.rows[0]
+
+    @property
+    def _wanted(self) -> bytearray:
+        """Say of each row from the first to the last one whether it is picked."""
+        first = self.rows[0]
+        wanted = bytearray(self.rows[-1] + 1 - first)
         for row in self.rows:
-            wanted[row] = 1
-        return compress(self.opened().messages(self.topic, self.partition), wanted)
+            wanted[row - first] = 1
+        return wanted
 
     def _each(self) -> Iterator[Message]:
         batch, header = self.opened(), self.batch.header

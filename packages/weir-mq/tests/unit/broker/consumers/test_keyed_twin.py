@@ -212,6 +212,12 @@ def test_a_window_agrees_with_a_list(seed: int) -> None:
             window.add(offset, keys[offset], is_out)
             out |= {offset} if is_out else set()
             offset += 1
+            more = [
+                dice.choice((1, 2, 3, -2 - offset)) for _ in range(min(roll > 0.2, window.room))
+            ]
+            window.add_all(offset, more)
+            keys.update(enumerate(more, offset))
+            offset += len(more)
         elif roll < 0.6:
             locked = {keys[o] for o in out}
             fit = [o for o in known if keys[o] not in locked]

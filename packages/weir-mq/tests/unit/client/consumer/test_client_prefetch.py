@@ -118,6 +118,8 @@ class Waited:
 
     def settled(self, holding: Holding) -> None: ...
 
+    def settled_all(self) -> None: ...
+
 
 class Single:
     """A batch of one message."""

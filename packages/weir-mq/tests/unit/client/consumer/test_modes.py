@@ -173,6 +173,43 @@ def test_messages_of_a_key_go_to_one_consumer_at_a_time_in_order() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("batches", [False, True])
+def test_who_settles_a_grant_of_a_key_keeps_nobody_waiting_for_that(batches: bool) -> None:
+    async def scenario(_: testing.Node, w: Client) -> None:
+        count = 60
+        async with w.producer("t") as producer:
+            await producer.send_many([b"%d" % i for i in range(count)], keys=[b"k"] * count)
+        seen: list[int] = []
+
+        async def one_by_one(consumer: Consumer) -> None:
+            async for message in consumer:
+                seen.append(int(message.value))
+                await message.ack()
+
+        async def in_batches(consumer: Consumer) -> None:
+            async for batch in consumer.batches():
+                seen.extend(int(message.value) for message in batch.messages())
+                await batch.ack()
+
+        consumers = [
+            w.consumer("t", cluster="c", mode="keyed", max_messages=5, ack_within="20s")
+            for _ in range(2)
+        ]
+        work = in_batches if batches else one_by_one
+        # A grant that waits for the end of another one would wait 20 s.
+        async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(one)) for one in consumers]
+            while len(seen) < count:
+                await asyncio.sleep(0.01)
+            for task in tasks:
+                task.cancel()
+        assert seen == [*range(count)]
+        for one in consumers:
+            await one.close()
+
+    run(scenario)
+
+
 def test_deliveries_of_a_key_that_failed_go_back_and_others_do_not() -> None:
     async def scenario(node: testing.Node, w: Client) -> None:
         await fill(w, 200)

@@ -59,6 +59,16 @@ def test_what_is_not_in_the_runs_is_left_out() -> None:
     )
 
 
+@given(st.sets(st.integers(0, 59), min_size=1))
+def test_picked_messages_are_those_of_their_rows(rows: set[int]) -> None:
+    values = [b"%d" % i for i in range(60)]
+    part = delivered(100, values)
+    picked = Picked("t", 0, part.batch, 100, 160, tuple(sorted(rows)))
+    assert picked.values() == [values[row] for row in sorted(rows)]
+    whole = [*part.messages()]
+    assert [*picked.messages()] == [whole[row] for row in sorted(rows)]
+
+
 def test_what_has_expired_is_left_out_and_told() -> None:
     part = delivered(10, [b"a", b"b", b"c", b"d", b"e"], [0, 50, 100, 99, 40])
     left, expired = sorted_out([part], (), 99)
