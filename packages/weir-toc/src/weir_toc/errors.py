@@ -54,6 +54,10 @@ class SwitchTaken(TocError):
     """Another aggregator serves this switch. Stop one of the two."""
 
 
+class ClockStopped(TocError):
+    """The clock of this host stands still while its timers ring: repair it, then start again."""
+
+
 class Refused(TocError):
     """The controller refused a request; its words say what to do."""
 

@@ -10,6 +10,9 @@ what comes by it is dropped until its neighbour joins again with a higher epoch.
 is frozen, and stays in the minimum until the controller removes it, after all processes have
 settled what the failure left undecided.
 
+A process whose packets come while its barrier stands still has a clock that has stopped, and counts
+as silent, too. The own clock may leap, but silence is what a switch was awake for.
+
 A half whose inputs are all gone promises its own time, as an idle process does. So a barrier is
 always above what was promised before, and a process that joins is told from where to go on.
 
@@ -31,6 +34,9 @@ from weir_toc.topology import Routes, Switch, Topology, rack_of
 
 #: A link is dead when nothing came by it for so many intervals.
 SILENT_INTERVALS = 10
+#: The barrier of a process stands still if it rises by less than one interval in that time. A
+#: switch that is called later than it wished by so many intervals did not run, or its clock leapt.
+AWAKE_INTERVALS = 5
 #: A port that falls silent within so many intervals after it has come back is held back: for so
 #: many intervals, twice as many each time, but at most so many times twice.
 STEADY_INTERVALS = 100
@@ -79,6 +85,11 @@ class Input:
     barrier: int
     commit: int
     heard_at: int
+    #: How high the barrier was when it was last seen to have risen by an interval, and when.
+    risen: int
+    risen_at: int
+    #: What a process was told to begin above. Until its clock has come so far, its barrier stands.
+    floor: int = 0
     #: Whether packets are accepted, and the barrier is in the minimum.
     live: bool = True
     #: How many were.
@@ -111,7 +122,7 @@ class Half:
     def add(self, neighbour: int, epoch: int, now: int) -> None:
         """Take another input. The minima stand still until its registers have passed them."""
         start = now - START_NS
-        self.inputs[neighbour] = Input(epoch, start, start, now)
+        self.inputs[neighbour] = Input(epoch, start, start, now, start, now)
 
     def raise_to(self, one: Input, barrier: int, commit: int, now: int) -> bool:
         """Take the barriers of a packet; return whether a minimum of this half moved."""
@@ -190,7 +201,8 @@ class SwitchNode:
         self.down = Half(now - START_NS)
         self._outputs: dict[int, Output] = {}
         self._routes = topology.routes(switch.id)
-        self._virtual = Input(0, self.up.barrier, self.up.commit, now)
+        start = self.up.barrier
+        self._virtual = Input(0, start, start, now, start, now)
         #: The virtual link: what the up half promises is an input of the down half.
         self.down.inputs[switch.id] = self._virtual
         self._refused_at: dict[int, int] = {}
@@ -202,6 +214,7 @@ class SwitchNode:
             self._outputs[above] = self._output(self.up)
         self._effects: list[Effect] = []
         self._next_beacon = self._after(now)
+        self._ticked_at = now
         self._moved = False
         #: When `tick` is due.
         self.deadline = self._next_beacon
@@ -302,10 +315,13 @@ class SwitchNode:
     def tick(self, now: int) -> list[Effect]:
         """Let time pass: beacons, and inputs that were silent for too long."""
         effects = self._effects = []
+        self._skip(now)
         silent_since = now - SILENT_INTERVALS * self.config.interval
         for half in (self.up, self.down):
             for neighbour, one in half.inputs.items():
-                if one.live and one.heard_at < silent_since and one is not self._virtual:
+                if not one.live or one is self._virtual:
+                    continue
+                if one.heard_at < silent_since or self._stands(now, neighbour, one):
                     self._hold_back(now, one)
                     self._fence(half, neighbour, one)
         for half in (self.up, self.down):
@@ -386,6 +402,33 @@ class SwitchNode:
 
     # -- inputs --------------------------------------------------------------------------------
 
+    def _skip(self, now: int) -> None:
+        """Let no input be silent in a time in which this switch did not look.
+
+        It was stopped, or its clock leapt: what came meanwhile may be unread, or nothing could.
+        """
+        interval = self.config.interval
+        leap = now - self._ticked_at - interval
+        self._ticked_at = now
+        if leap < AWAKE_INTERVALS * interval:
+            return
+        for half in (self.up, self.down):
+            for one in half.inputs.values():
+                one.heard_at = min(now, one.heard_at + leap)
+                one.risen_at = min(now, one.risen_at + leap)
+
+    def _stands(self, now: int, neighbour: int, one: Input) -> bool:
+        """Whether the clock of a process has stopped: its packets come, and its barrier stands.
+
+        Barriers of switches stand still with those of others, which are to be blamed. So do those
+        of a process that has joined, until its clock has come to where it was told to begin.
+        """
+        interval = self.config.interval
+        if one.barrier - one.risen >= interval or one.barrier <= one.floor:
+            one.risen, one.risen_at = one.barrier, now
+        is_process = neighbour not in self.switch.lower and neighbour not in self.switch.upper
+        return is_process and now - one.risen_at > SILENT_INTERVALS * interval
+
     def _fence(self, half: Half, neighbour: int, one: Input) -> None:
         one.live = False
         if neighbour not in self.switch.lower and neighbour not in self.switch.upper:
@@ -452,7 +495,7 @@ class SwitchNode:
         one.beacon = b""
         one.live = True
         one.returned_at = now
-        one.barrier = now - START_NS
+        one.barrier = one.risen = now - START_NS
         if one.removed:
             one.frozen = one.removed = False
             one.commit = now - START_NS
@@ -471,6 +514,8 @@ class SwitchNode:
         elif not known.live or known.epoch != join.epoch:
             self.counters.fenced += 1  # its id is another's, until the controller removes it
             return
+        known = self.up.inputs[neighbour]
+        known.floor = max(known.floor, self.up.barrier, self.up.commit)
         floors = wire.encode_floors(self.up.barrier, self.up.commit)
         self._send(now, neighbour, Packet(wire.JOINED, self.switch.id, neighbour,
                                           epoch=join.epoch, payload=floors))  # fmt: skip

@@ -6,6 +6,7 @@ from typing import cast
 
 from weir_toc import sync
 from weir_toc.clock import Clock
+from weir_toc.hosts.control_link import ControlLink
 
 
 class LateClock:
@@ -29,7 +30,18 @@ class LateClock:
 
 def late_clock(member: sync.Member) -> LateClock:
     """Put a clock that can be held back in place of a member's."""
-    link = member._running.process.link
+    link = link_of(member)
     made = LateClock(link.clock)
     link.clock = cast(Clock, made)
     return made
+
+
+def link_of(member: sync.Member) -> ControlLink:
+    """Return the connection of a member to the controller."""
+    return member._running.process.link
+
+
+def stand_still(link: ControlLink) -> None:
+    """Stop the raw clock of a node."""
+    shown = link._raw_clock()
+    link._raw_clock = lambda: shown

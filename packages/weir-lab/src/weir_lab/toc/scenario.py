@@ -28,6 +28,13 @@ FLAPS = 0.3
 SEVERS = 0.15
 #: In so many of all worlds processes send many scatterings at once, and pieces are carried.
 RUNS = 0.4
+#: In so many of the worlds that are not calm a clock is set or stops.
+CLOCK_FAULTS = 0.1
+#: So far a clock is set. One of a process that is ahead delays what it sends by as much, and all
+#: is to be delivered: only the smallest worlds have so much time.
+STEP, STEP_AHEAD = 1_000 * T, 40 * T
+#: In so many of all worlds switches read what comes in bursts.
+BURSTS = 0.3
 #: In so many of all worlds the numbers of packets pass 2^31 or 2^32, or have passed it.
 WRAPS = 0.4
 
@@ -50,6 +57,7 @@ def drawn(seed: int) -> Shape:
     return replace(
         _drawn(seed),
         runs=Random(f"has runs {seed}").random() < RUNS,
+        reads_late=_reads_late(Random(f"reads late {seed}")),
         first_psn=_first_psn(Random(f"first number {seed}")),
     )
 
@@ -59,6 +67,10 @@ def _first_psn(random: Random) -> int:
     if random.random() >= WRAPS:
         return 0
     return random.choice((1 << 31, 1 << 32, 3 << 31)) + random.randint(-30, 5)
+
+
+def _reads_late(random: Random) -> int:
+    return random.choice((T // 20, T // 5)) if random.random() < BURSTS else 0
 
 
 def _drawn(seed: int) -> Shape:
@@ -100,6 +112,9 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
     may_burst = world.shape.part_max < 10_000
     bursts = random.randrange(ACTIVE) if may_burst and random.random() < 0.5 else -1
     runs = Random(f"runs {seed}")
+    clocks = Random(f"clock faults {seed}")
+    is_set = not world.shape.is_calm and clocks.random() < CLOCK_FAULTS
+    sets = clocks.randrange(ACTIVE) if is_set else -1
     for turn in range(ACTIVE):
         if turn == late_joiner:
             world.join(random.randrange(world.shape.racks))
@@ -107,6 +122,8 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
             _fail(world, random)
         if turn == pauses and not world.shape.is_calm:
             world.pause(random.choice([*world.hosts]), random.randint(1, 6) * T)
+        if turn == sets:
+            _set_clock(world, clocks)
         for _ in range(random.choice((0, 1, 1, 2, 4))):
             _send(world, random)
         if turn == bursts:
@@ -182,6 +199,20 @@ def _fail(world: World, random: Random) -> None:
         world.cut(link.lower, link.upper)
     else:
         world.pause(random.choice([*world.hosts]), 40 * T)
+
+
+def _set_clock(world: World, random: Random) -> None:
+    """The clock of a process or a switch is set forward or back, or stops."""
+    node = random.choice([*world.hosts] if random.random() < 0.6 else [*world.switches])
+    kind = random.choice(("ahead", "back", "stopped"))
+    if kind == "stopped":
+        world.stop_clock(node)
+    elif kind == "back":
+        world.set_clock(node, -STEP)
+    else:
+        is_small = len(world.hosts) + len(world.switches) <= 4
+        is_small = is_small and world.shape.part_max > 10_000  # windows are not full for so long
+        world.set_clock(node, STEP if node in world.switches or is_small else STEP_AHEAD)
 
 
 def _flap(world: World, seed: int, runs: Random) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from random import Random
 
+from weir_lab.toc.clocks import HostClock, SwitchHosts, is_beacon
 from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
 from weir_toc import packet as wire
-from weir_toc.clock import Clock
 from weir_toc.controller.entries import (
     Command,
     Completed,
@@ -42,12 +43,11 @@ from weir_toc.endpoint.events import (
     Undeliverable,
 )
 from weir_toc.errors import Fenced, SendBufferFull
-from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.node import SILENT_INTERVALS, Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.topology import Topology, process_id, rack_of
 
 #: The interval of all worlds.
 T = 1_000_000
-_PPM = 1_000_000
 _WITHOUT_BARRIERS, _DATA = {wire.JOIN, wire.FENCED}, {wire.DATA_BE, wire.DATA_R}
 
 #: How long a message to or from the controller takes, how long the controller collects reports,
@@ -92,11 +92,7 @@ class Host:
     endpoint: Endpoint
     #: The switch of its rack.
     switch: int
-    clock: Clock
-    #: How far its raw clock is from true time, and how fast it moves away, in parts per million.
-    offset: int
-    drift: int
-    started: int
+    clock: HostClock
     alive: bool = True
     paused_until: int = 0
     inbox: list[tuple[bytearray, int]] = field(default_factory=list)
@@ -115,8 +111,7 @@ class Host:
 
     def now(self, true: int) -> int:
         """The time that this host reads."""
-        raw = true + self.offset + (true - self.started) * self.drift // _PPM
-        return self.clock.read(raw)
+        return self.clock.now(true)
 
 
 @dataclass(slots=True)
@@ -128,6 +123,8 @@ class ControlPath:
     #: The share of commands to remove registers that come late: a leader was replaced.
     late_removals: float = 0.0
     under_way: int = 0
+    #: Whether a decision is due.
+    is_deciding: bool = False
     #: When the last command to each node arrives.
     due: dict[int, int] = field(default_factory=dict)
     #: Between whom it forwards, and processes that it does not reach.
@@ -184,6 +181,9 @@ class Shape:
     is_calm: bool = False
     #: Whether processes send many scatterings at once, and links carry packets in pieces.
     runs: bool = False
+    #: For so many nanoseconds at most a switch leaves in its socket what comes, and reads all at
+    #: once then.
+    reads_late: int = 0
 
 
 class World:
@@ -199,14 +199,16 @@ class World:
         self.broken: list[str] = []
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         self.controller = FailureState(self.topology)
-        self._is_deciding = False
         #: When the registers must be frozen that a decision waits for.
         self._freezes: dict[Freeze, int] = {}
         self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"))
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
+        self._switch_hosts = SwitchHosts(
+            seed, self.topology.switches, shape.start, shape.skew, shape.drift
+        )
         self.switches = {
-            switch.id: SwitchNode(switch, self.topology, shape.start, config)
-            for switch in self.topology.switches.values()
+            id: SwitchNode(switch, self.topology, self.clock_of(id).now(shape.start), config)
+            for id, switch in self.topology.switches.items()
         }
         self.dead: set[int] = set()
         #: How what arrives is given to each node.
@@ -224,16 +226,14 @@ class World:
         self._serials[rack] += 1
         process = process_id(rack, self._serials[rack])
         shape, now = self.shape, self.network.now
-        offset = self.random.randint(-shape.skew, shape.skew) if shape.skew else 0
-        drift = self.random.randint(-shape.drift, shape.drift) if shape.drift else 0
-        clock = Clock(now + offset)
+        clock = HostClock(self.random, now, shape.skew, shape.drift)
         config = EndpointConfig(
             interval=T, reorder_budget=shape.reorder_budget, part_max=shape.part_max,
             barriers_in_data=shape.rewrites, first_psn=shape.first_psn,
         )  # fmt: skip
-        endpoint = Endpoint(process, self._serials[rack], clock.read(now + offset), config)
+        endpoint = Endpoint(process, self._serials[rack], clock.now(now), config)
         switch = self.topology.switch_of_rack(rack).id
-        self.hosts[process] = Host(endpoint, switch, clock, offset, drift, now)
+        self.hosts[process] = Host(endpoint, switch, clock)
         self._delivers[process] = self._at_host(process)
         self._wake_host(process)
         return process
@@ -269,6 +269,25 @@ class World:
         """Stop a process for a while, as SIGSTOP does: what comes meanwhile waits."""
         self.hosts[process].paused_until = self.network.now + time
 
+    def set_clock(self, node: int, step: int) -> None:
+        """Set the raw clock of a process or of a switch forward or back."""
+        self.clock_of(node).set(step)
+
+    def clock_of(self, node: int) -> HostClock:
+        """Return the clock of a process or of a switch."""
+        return self.hosts[node].clock if node in self.hosts else self._switch_hosts.clocks[node]
+
+    def stop_clock(self, node: int) -> None:
+        """Stop the raw clock of a process or of a switch for good.
+
+        The host of a switch sees it by its timers, and ends; a process goes on here until the
+        switch of its rack sees it.
+        """
+        now = self.network.now
+        self.clock_of(node).stop(now)
+        if node in self.switches:
+            self.network.at(now + SILENT_INTERVALS * T, partial(self.crash, node))
+
     def run(self, time: int) -> None:
         """Let true time pass."""
         self.network.run(self.network.now + time)
@@ -291,7 +310,7 @@ class World:
         if now >= host.endpoint.deadline:
             host.endpoint.tick(now)
         self._carry_out(process, host, now)
-        wait = max(1_000, host.endpoint.deadline - now)
+        wait = host.clock.wait(true, host.endpoint.deadline)
         self.network.at(true + wait, partial(self._wake_host, process))
 
     def _arrive_at_host(self, process: int, _source: int, data: bytearray, size: int) -> None:
@@ -378,12 +397,12 @@ class World:
         for command in [*self._freezes]:  # one that is answered may be commanded again later
             if not self.controller.is_undecided or not self.controller.awaits(command):
                 del self._freezes[command]
-        if self.controller.is_undecided and not self._is_deciding:
-            self._is_deciding = True
+        if self.controller.is_undecided and not self.control.is_deciding:
+            self.control.is_deciding = True
             self.network.at(self.network.now + _COLLECT * T, self._decide)
 
     def _decide(self) -> None:
-        self._is_deciding = False
+        self.control.is_deciding = False
         before = {*self.controller.failures}
         self._control(Decide())
         cut_off = self.controller.racks_cut_off()
@@ -477,6 +496,7 @@ class World:
         if command.switch in self.dead:
             return
         node = self.switches[command.switch]
+        now = self.clock_of(command.switch).now(now)
         if isinstance(command, Freeze):
             self._effects(command.switch, node.freeze(now, command.neighbour))
         elif isinstance(command, Remove):
@@ -502,19 +522,44 @@ class World:
     # -- switches ------------------------------------------------------------------------------
 
     def _at_switch(self, id: int) -> Deliver:
-        node, network, dead = self.switches[id], self.network, self.dead
+        node, network, dead, clock = self.switches[id], self.network, self.dead, self.clock_of(id)
 
         def arrive(source: int, data: bytearray, size: int) -> None:
             if id in dead:
                 return
+            now = clock.now(network.now)
             if len(data) > size:
-                effects = node.receive_run(network.now, source, data, size)
+                effects = node.receive_run(now, source, data, size)
             else:
-                effects = node.receive(network.now, source, data)
+                effects = node.receive(now, source, data)
             if effects:
                 self._effects(id, effects)
 
-        return arrive
+        dice, unread = self._switch_hosts.dice, self._switch_hosts.unread[id]
+
+        def wait(source: int, data: bytearray, size: int) -> None:
+            if not unread:
+                due = network.now + dice.randrange(self.shape.reads_late)
+                network.at(due, partial(self._read_switch, id))
+            unread.append((source, data, size))
+
+        return wait if self.shape.reads_late else arrive
+
+    def _read_switch(self, id: int) -> None:
+        """Let a switch take all that has come, as `Aggregator` does: beacons at once."""
+        burst = self._switch_hosts.read(id)
+        if id in self.dead:
+            return
+        node, now = self.switches[id], self.clock_of(id).now(self.network.now)
+        effects: list[Effect] = []
+        for is_of_beacons, some in groupby(burst, is_beacon):
+            if is_of_beacons:
+                neighbours, beacons, _ = zip(*some, strict=True)
+                effects += node.receive_beacons(now, neighbours, [bytes(one) for one in beacons])
+                continue
+            for source, data, size in some:
+                effects += node.receive_run(now, source, data, size)
+        self._effects(id, effects)
 
     def _at_host(self, process: int) -> Deliver:
         return partial(self._arrive_at_host, process)
@@ -522,12 +567,14 @@ class World:
     def _wake_switch(self, id: int) -> None:
         if id in self.dead:
             return
-        node = self.switches[id]
-        now = self.network.now
+        node, clock = self.switches[id], self.clock_of(id)
+        now = clock.now(self.network.now)
+        if self._switch_hosts.unread[id]:
+            self._read_switch(id)
         if now >= node.deadline:
             self._effects(id, node.tick(now))
-        wait = max(1_000, node.deadline - now)
-        self.network.at(now + wait, partial(self._wake_switch, id))
+        wait = clock.wait(self.network.now, node.deadline)
+        self.network.at(self.network.now + wait, partial(self._wake_switch, id))
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
         sent: list[Sent] = []
@@ -620,6 +667,8 @@ class World:
         if any(host.is_returning for host in self.hosts.values()):
             return False
         for host in self.correct.values():
+            if host.settled - {event.process for event, _ in host.told_failed}:
+                return False  # the place of a failure in the order is yet to come
             state = host.endpoint.describe()
             if (
                 not state or state["buffered"] or state["open"] or state["best_effort"]

@@ -11,7 +11,6 @@ import pytest
 
 from weir_lab.toc.network import Faults
 from weir_lab.toc.world import Shape, T, World
-from weir_toc.clock import Clock
 from weir_toc.controller.codec import reading_from
 from weir_toc.controller.lag import Cause, LagAlarm, Lagging, Link, NodeReading
 from weir_toc.endpoint.events import Service
@@ -75,7 +74,8 @@ class Watch:
 
     def _watch(self) -> None:
         for id, alarm in self._switches.items():
-            alarm.watch(self.world.switches[id], self.world.network.now, NO_DROPS)
+            now = self.world.clock_of(id).now(self.world.network.now)
+            alarm.watch(self.world.switches[id], now, NO_DROPS)
 
     def _send(self) -> None:
         processes = [*self.world.hosts]
@@ -99,18 +99,19 @@ class SwitchLink:
         self._switch = switch
 
     def now(self) -> int:
-        return self._watch.world.network.now
+        world = self._watch.world
+        return world.clock_of(self._switch).now(world.network.now)
 
     def say(self, frame: dict[str, Any]) -> None:
-        reading = reading_from(self._switch, self.now(), frame)
+        reading = reading_from(self._switch, self._watch.world.network.now, frame)
         self._watch.told += self._watch.alarm.read(reading)
 
 
 def set_back(world: World, process: int, time: int) -> None:
     """Let a process begin anew with a clock that shows less than before."""
-    host = world.hosts[process]
-    host.offset -= time
-    host.clock = Clock(world.network.now + host.offset)
+    clock = world.hosts[process].clock
+    clock.set(-time)
+    clock.restart(world.network.now)
 
 
 @pytest.mark.parametrize("seed", range(2))

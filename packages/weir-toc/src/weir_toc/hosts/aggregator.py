@@ -15,6 +15,7 @@ import asyncio
 import random
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic_ns
 
 from weir_toc import packet as wire
 from weir_toc.controller.codec import command_from
@@ -27,10 +28,10 @@ from weir_toc.controller.entries import (
     SetRoutes,
 )
 from weir_toc.controller.records import Removed
-from weir_toc.errors import ControlError, PacketError, XdpError
+from weir_toc.errors import ClockStopped, ControlError, PacketError, XdpError
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.alarm import Alarm
-from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Frame, number_in
 from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
@@ -57,6 +58,7 @@ class Aggregator:
         open_socket: OpenSocket = UdpSocket,
         place: Place = Place.HOST,
         forwarding: Forwarding | None = None,
+        raw_clock: RawClock = monotonic_ns,
     ) -> None:
         """Take packets at `listen`. Processes and other switches send them to `advertise`, which is
         the same address if it is None; its port 0 stands for the port of `listen`.
@@ -77,7 +79,7 @@ class Aggregator:
         incarnation = random.SystemRandom().getrandbits(62)
         self.link = ControlLink(controller, {
             "op": "hello", "kind": "node", "node": switch, "incarnation": incarnation,
-        })  # fmt: skip
+        }, raw_clock)  # fmt: skip
         #: Set once the controller has admitted this switch.
         self.is_started = asyncio.Event()
         #: Packets from addresses that are not linked, and joins that were not possible.
@@ -94,7 +96,7 @@ class Aggregator:
         """Start at the controller, then serve.
 
         Raises SwitchTaken if another aggregator serves this switch, XdpError or OSError if packets
-        or beacons cannot be handled any more.
+        or beacons cannot be handled any more, ClockStopped if the clock of this host has stopped.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -159,8 +161,9 @@ class Aggregator:
     def _attempt(self, work: Callable[[], object]) -> None:
         """Do what the event loop calls for, and set the timer whatever happens in it.
 
-        After an error of the data path or of the socket, `run` ends. After any other one, of one
-        packet for example, which the event loop logs, time goes on in the next interval.
+        After an error of the data path, of the socket or of the clock, `run` ends. After any other
+        one, of one packet for example, which the event loop logs, time goes on in the next
+        interval.
         """
         node = self._node
         assert node is not None
@@ -168,7 +171,7 @@ class Aggregator:
         try:
             work()
             due = node.deadline
-        except (XdpError, OSError) as error:
+        except (ClockStopped, XdpError, OSError) as error:
             self._broken.put_nowait(error)
         finally:
             self._alarm.set(due)
@@ -267,6 +270,7 @@ class Aggregator:
 
     def _pass_time(self) -> None:
         assert self._node is not None
+        self._alarm.check(self._node.config.interval)
         # Beacons that the kernel keeps are not here: what is here is read when it comes.
         for _ in range(_BURSTS_BEFORE_TICK if self._takes_beacons else 0):
             if not self._read():

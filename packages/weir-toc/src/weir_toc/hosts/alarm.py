@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
+from weir_toc.errors import ClockStopped
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.udp import UdpSocket
-from weir_toc.node import SwitchNode
+from weir_toc.node import SILENT_INTERVALS, SwitchNode
 
 #: So many links are told of, the oldest barriers first: a frame has a limit.
 READINGS_MAX = 1_000
@@ -18,11 +20,17 @@ READINGS_MAX = 1_000
 class Alarm:
     """One timer, which rings once for each time that it is set."""
 
-    def __init__(self, link: ControlLink, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, link: ControlLink, ring: Callable[[], None], timer: Callable[[], float] = monotonic
+    ) -> None:
+        """Call `ring` at deadlines of the clock of `link`; `timer` tells for how long, in s."""
         self._link = link
+        self._timer = timer
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0
+        #: What the clock and the timer showed when the clock was last seen to go on.
+        self._went_on: tuple[int, float] | None = None
         #: How late it has rung at most, in nanoseconds: as long this process did not run.
         self.late_max = 0
         #: The same since the last reading, and when that was.
@@ -43,6 +51,21 @@ class Alarm:
         self._due = due
         wait = max(0.0, (due - self._link.now()) / 1e9)
         self._handle = asyncio.get_running_loop().call_later(wait, self._rings)
+
+    def check(self, interval: int) -> None:
+        """Compare the clock with the timer: it may slew, and after a leap it goes on.
+
+        Raises ClockStopped if it has shown less than one interval in ten: a switch would look at no
+        input and send no beacon, and who hears it alone would wait for ever.
+        """
+        now, timer = self._link.now(), self._timer()
+        if self._went_on is None or not 0 <= now - self._went_on[0] < interval:
+            self._went_on = now, timer
+        elif (stood := timer - self._went_on[1]) * 1e9 > SILENT_INTERVALS * interval:
+            raise ClockStopped(
+                f"the clock of this host has stood still for {stood * 1e3:.0f} ms, or nearly so: "
+                "repair it, then start this again"
+            )
 
     def is_reading_due(self, interval: int) -> bool:
         """Whether the controller is to be told how the links are: each ten intervals."""

@@ -31,7 +31,7 @@ from weir_toc.endpoint.events import (
     Settled,
     Undeliverable,
 )
-from weir_toc.errors import Fenced, NotSent, SendBufferFull, TocError
+from weir_toc.errors import ClockStopped, Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Address, Frame, number_in, packets_in, text_in
@@ -380,6 +380,11 @@ class Process:
     def _tick(self) -> None:
         assert self._endpoint is not None
         assert self._socket is not None
+        try:
+            self._alarm.check(self._endpoint.config.interval)
+        except ClockStopped as error:
+            self._excluded(f"{error}; it is another process then")
+            return
         late = self.link.now() + self._endpoint.config.interval
         for _ in range(_BURSTS_BEFORE_TICK):
             if not self._read() or self.link.now() >= late:
@@ -507,14 +512,14 @@ class Process:
             self._endpoint.recalls_noted(self.link.now(), event.process)
             self._after()
 
-    def _excluded(self) -> None:
-        """Send nothing any more; `_settle` ends the streams."""
+    def _excluded(self, reason: str = "") -> None:
+        """Send nothing any more, for a reason or as it was silent; `_settle` ends the streams."""
         if self._ending.excluded is not None:
             return
         assert self._endpoint is not None
         self._endpoint.exclude()
         silent = SILENT_INTERVALS * self._endpoint.config.interval / 1e6
-        why = Fenced(_EXCLUDED.format(silent=silent, late=self._alarm.late_max / 1e6))
+        why = Fenced(reason or _EXCLUDED.format(silent=silent, late=self._alarm.late_max / 1e6))
         self._ending.excluded = why
         self._end_calls(why)
         self._ending.is_excluded.set()

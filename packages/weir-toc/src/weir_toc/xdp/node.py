@@ -106,6 +106,8 @@ class XdpNode(SwitchNode):
         self._ports: dict[int, tuple[int, int | None]] = {}
         self._live = 0
         self._live_slots: list[int] = []
+        #: When the registers are read next, whether or not an input was silent.
+        self._look_at = now
         path.execute(now, [
             Change(at.NOW, now), Change(at.SOURCE, _as_in_packet(switch.id)),
             Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
@@ -164,7 +166,8 @@ class XdpNode(SwitchNode):
         self._path.settle()
         interval = self.config.interval
         silent_at = self._silent_at(now)
-        if now >= self._next_beacon and now <= silent_at:
+        is_beaconing = self._next_beacon <= now < self._look_at and not self._slept(now)
+        if is_beaconing and now <= silent_at:
             blanks, self._next_beacon = self._blank_round(now), self._after(now)
             if abs(now - self._path.words[at.TURNED_AT]) < 3 * interval // 2:
                 del blanks[: wire.OVERHEAD_BYTES]
@@ -173,6 +176,7 @@ class XdpNode(SwitchNode):
             elif self.oldest_age(now) <= 2 * interval:
                 pause = (PAUSE_INTERVALS - 1) * interval
                 self._next_beacon = min(self._next_beacon + pause, self._after(silent_at))
+            self._ticked_at = self._next_beacon - interval  # a pause that it wishes is no leap
             effects: list[Effect] = []
         else:
             # What waits for the data path was not silent: a busy machine may have kept that from
@@ -180,6 +184,7 @@ class XdpNode(SwitchNode):
             self._path.execute(now, [])
             self._pull()
             effects = self._finish(super().tick(now))
+            self._look_at = now + SILENT_INTERVALS * self.config.interval
         self.deadline = self._next_beacon
         return effects
 

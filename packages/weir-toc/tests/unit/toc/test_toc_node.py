@@ -471,7 +471,8 @@ def test_a_beacon_that_was_accepted_before_is_not_accepted_once_its_input_is_fen
     join(one, A, B)
     for _ in range(2):
         at_once(one, START, [(A, beacon(A, START)), (B, beacon(B, START))])
-    one.tick(START + 11 * T)
+    for intervals in (5, 10, 11):
+        one.tick(START + intervals * T)
     told = sent(at_once(one, START + 11 * T, [(A, beacon(A, START + 11 * T))]))
     assert [packet.opcode for _, packet in told] == [wire.FENCED]
     assert one.registers()[A].barrier == START
@@ -484,7 +485,8 @@ def test_a_beacon_of_a_former_epoch_is_refused_after_its_switch_has_come_back() 
     one = SwitchNode(spine, topology, START, SwitchConfig(interval=T))
     for _ in range(2):
         at_once(one, START, [(below, beacon(below, START))])
-    one.tick(START + 11 * T)
+    for intervals in (5, 10, 11):
+        one.tick(START + intervals * T)
     now = START + 12 * T
     at_once(one, now, [(below, beacon(below, now, epoch=2))])
     told = sent(at_once(one, now, [(below, beacon(below, now + T))]), now)

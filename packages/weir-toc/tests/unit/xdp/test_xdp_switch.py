@@ -102,7 +102,8 @@ def test_what_comes_by_a_dead_input_is_dropped_and_does_not_count(twins: Make) -
     join(both, A, B)
     now = START + (SILENT_INTERVALS - 1) * T
     both.receive(now, B, beacon(B, now))
-    both.tick(now + 2 * T)
+    for intervals in (5, 10, 11):
+        both.tick(START + intervals * T)
     same_registers(both)
     assert not register(both, A)[3]  # not live
     later = now + 3 * T

@@ -1,0 +1,78 @@
+"""Clocks of the nodes of a world: wrong, drifting, set by somebody, or stopped.
+
+A switch has one, too, and a socket in which packets wait until it reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from weir_toc import packet as wire
+from weir_toc.clock import Clock
+
+_MILLION = 1_000_000
+#: A timer rings after so many nanoseconds at least: a stopped clock may be due all the time.
+_WAIT, _WAIT_STOPPED = 1_000, 250_000
+
+
+class HostClock:
+    """The clock of one node, over a raw one."""
+
+    __slots__ = ("_clock", "_drift", "_offset", "_started", "_stopped_at")
+
+    def __init__(self, random: Random, true: int, skew: int, drift: int) -> None:
+        """Begin at a true time, wrong by up to `skew` ns and `drift` parts per million."""
+        self._offset = random.randint(-skew, skew) if skew else 0
+        self._drift = random.randint(-drift, drift) if drift else 0
+        self._started = true
+        self._clock = Clock(true + self._offset)
+        self._stopped_at: int | None = None
+
+    def now(self, true: int) -> int:
+        """The time that the node reads at a true time."""
+        if self._stopped_at is not None:
+            true = self._stopped_at
+        raw = true + self._offset + (true - self._started) * self._drift // _MILLION
+        return self._clock.read(raw)
+
+    def wait(self, true: int, deadline: int) -> int:
+        """How long a timer waits that is set at a true time. It does not need this clock."""
+        least = _WAIT if self._stopped_at is None else _WAIT_STOPPED
+        return max(least, deadline - self.now(true))
+
+    def set(self, step: int) -> None:
+        """Set the raw clock forward, or back if `step` is negative, by so many nanoseconds."""
+        self._offset += step
+
+    def stop(self, true: int) -> None:
+        """Let the raw clock stand still from a true time on."""
+        self._stopped_at = true
+
+    def restart(self, true: int) -> None:
+        """Begin anew, as a node does that starts again: the time may be less than before."""
+        self._clock = Clock(true + self._offset)
+
+
+class SwitchHosts:
+    """The hosts of the switches of a world."""
+
+    def __init__(
+        self, seed: int, switches: Iterable[int], true: int, skew: int, drift: int
+    ) -> None:
+        #: Dice of their own: those of the world fall as if all clocks of switches were right.
+        self.dice = Random(f"clocks {seed}")
+        self.clocks = {id: HostClock(self.dice, true, skew, drift) for id in switches}
+        #: What has come to each and is not read: the neighbour, the bytes, the size of a packet.
+        self.unread: dict[int, list[tuple[int, bytearray, int]]] = {id: [] for id in self.clocks}
+
+    def read(self, switch: int) -> list[tuple[int, bytearray, int]]:
+        """Return what has come to a switch, the oldest first, once."""
+        found = self.unread[switch][:]
+        self.unread[switch].clear()
+        return found
+
+
+def is_beacon(packet: tuple[int, bytearray, int]) -> bool:
+    """Whether a packet that has come is a beacon, which a switch takes with its neighbours."""
+    return wire.is_beacon(packet[1])
