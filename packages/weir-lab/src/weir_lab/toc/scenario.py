@@ -33,6 +33,8 @@ CLOCK_FAULTS = 0.1
 #: So far a clock is set. One of a process that is ahead delays what it sends by as much, and all
 #: is to be delivered: only the smallest worlds have so much time.
 STEP, STEP_AHEAD = 1_000 * T, 40 * T
+#: In so many of all worlds the clocks of switches are as wrong as those of processes.
+SKEWED_SWITCHES = 0.5
 #: In so many of all worlds switches read what comes in bursts.
 BURSTS = 0.3
 #: In so many of all worlds the numbers of packets pass 2^31 or 2^32, or have passed it.
@@ -57,7 +59,8 @@ def drawn(seed: int) -> Shape:
     return replace(
         _drawn(seed),
         runs=Random(f"has runs {seed}").random() < RUNS,
-        reads_late=_reads_late(Random(f"reads late {seed}")),
+        skews_switches=Random(f"skew of switches {seed}").random() < SKEWED_SWITCHES,
+        reads_late=_reads_late(Random(f"bursts {seed}")),
         first_psn=_first_psn(Random(f"first number {seed}")),
     )
 
@@ -112,7 +115,7 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
     may_burst = world.shape.part_max < 10_000
     bursts = random.randrange(ACTIVE) if may_burst and random.random() < 0.5 else -1
     runs = Random(f"runs {seed}")
-    clocks = Random(f"clock faults {seed}")
+    clocks = Random(f"faults of clocks {seed}")
     is_set = not world.shape.is_calm and clocks.random() < CLOCK_FAULTS
     sets = clocks.randrange(ACTIVE) if is_set else -1
     for turn in range(ACTIVE):

@@ -71,6 +71,8 @@ class Delivery:
     barriers: tuple[int, int]
     #: How many scatterings of this process had a stamp by then.
     left_before: int
+    #: What its clock showed; 0 if it was told what others have delivered, by their clocks.
+    now: int
 
 
 @dataclass(slots=True)
@@ -94,6 +96,10 @@ class Host:
     switch: int
     clock: HostClock
     alive: bool = True
+    #: What it was told to begin above as it joined.
+    floor: int = 0
+    #: Failures that it is told of, with their stamps: it was here when they were decided.
+    due_failures: dict[int, int] = field(default_factory=dict)
     paused_until: int = 0
     inbox: list[tuple[bytearray, int]] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
@@ -181,6 +187,8 @@ class Shape:
     is_calm: bool = False
     #: Whether processes send many scatterings at once, and links carry packets in pieces.
     runs: bool = False
+    #: Whether clocks of switches are as wrong as those of processes.
+    skews_switches: bool = False
     #: For so many nanoseconds at most a switch leaves in its socket what comes, and reads all at
     #: once then.
     reads_late: int = 0
@@ -204,8 +212,9 @@ class World:
         self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"))
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
         self._switch_hosts = SwitchHosts(
-            seed, self.topology.switches, shape.start, shape.skew, shape.drift
-        )
+            seed, self.topology.switches, shape.start,
+            *((shape.skew, shape.drift) if shape.skews_switches else (0, 0)),
+        )  # fmt: skip
         self.switches = {
             id: SwitchNode(switch, self.topology, self.clock_of(id).now(shape.start), config)
             for id, switch in self.topology.switches.items()
@@ -326,12 +335,12 @@ class World:
 
     def _carry_out(self, process: int, host: Host, now: int) -> None:
         endpoint = host.endpoint
-        if endpoint.granted > endpoint.config.reorder_budget:
-            self.broken.append(f"Bounded {process} granted more than its budget")
+        self._check(process, host)
         self._send_packets(process, host)
         for event in endpoint.take_events():
             if isinstance(event, Message):
-                delivery = Delivery(event, endpoint.barriers, len(host.left))
+                delivery = Delivery(event, endpoint.barriers, len(host.left),
+                                    0 if host.is_returning else now)  # fmt: skip
                 host.deliveries.append(delivery)
             elif isinstance(event, Left):
                 host.sendings[event.ticket].stamp = event.stamp
@@ -383,6 +392,23 @@ class World:
         for process in sorted(found):
             self._control(NodeSilent(process))
 
+    def _check(self, process: int, host: Host) -> None:
+        """Bounded and I13: no commit barrier passes a failure before all have settled it.
+
+        Who has failed, too, or is cut off, hears what others do not.
+        """
+        if host.endpoint.granted > host.endpoint.config.reorder_budget:
+            self.broken.append(f"Bounded {process} granted more than its budget")
+        if not self.controller.failures or process not in self.controller.processes:
+            return
+        commit = host.endpoint.barriers[1]
+        for failure in self.controller.failures.values():
+            for failed, stamp in failure.processes:
+                if commit > stamp and host.due_failures.get(failed) == stamp:
+                    self.broken.append(
+                        f"I13 {process} used {commit}, and {failed} failed at {stamp}"
+                    )
+
     # -- the controller, which every node reaches by another way --------------------------------
 
     def _tell_controller(self, entry: Entry) -> None:
@@ -406,6 +432,8 @@ class World:
         before = {*self.controller.failures}
         self._control(Decide())
         cut_off = self.controller.racks_cut_off()
+        for process in self.controller.processes & self.hosts.keys():
+            self._check(process, self.hosts[process])
         for number in self.controller.failures.keys() - before:
             self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
             for process, _ in self.controller.failures[number].processes:
@@ -472,6 +500,8 @@ class World:
 
     def _command(self, command: Command) -> None:
         """Send a command. Those to one node arrive in order, after any delay."""
+        if isinstance(command, Fail):
+            self.hosts[command.to].due_failures |= dict(command.processes)
         target = command.to if isinstance(command, Fail) else command.switch
         due = self.control.arrival(self.network.now, target, isinstance(command, Remove))
         self.network.at(due, lambda: self._arrived(command))
@@ -623,6 +653,9 @@ class World:
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
         self._told[link] = found
+        if opcode == wire.JOINED and to in self.hosts:
+            floors = wire.decode_floors(wire.decode(data, self.network.now).payload)
+            self.hosts[to].floor = max(self.hosts[to].floor, *floors)
         if opcode not in _DATA or source not in self.hosts:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), self.network.now)

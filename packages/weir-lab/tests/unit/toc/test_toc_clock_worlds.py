@@ -19,7 +19,20 @@ QUIET = Faults(delay=50_000, jitter=20_000)
 
 
 def world_of(seed: int, racks: int = 2) -> World:
-    world = World(seed, Shape(racks, racks - 1, 0, 4, QUIET, T // 2, 50, True, START))
+    world = World(
+        seed,
+        Shape(
+            racks,
+            racks - 1,
+            0,
+            4,
+            QUIET,
+            T // 2,
+            50,
+            start=START,
+            skews_switches=True,
+        ),
+    )
     world.run(10 * T)
     return world
 
@@ -107,7 +120,7 @@ def test_seeds_draw_clocks_that_are_set_or_stop(monkeypatch: pytest.MonkeyPatch)
     seeds = [
         seed
         for seed in range(400)
-        if not drawn(seed).is_calm and Random(f"clock faults {seed}").random() < CLOCK_FAULTS
+        if not drawn(seed).is_calm and Random(f"faults of clocks {seed}").random() < CLOCK_FAULTS
     ]
     assert 15 < len(seeds) < 60
     assert not any(play(seed).violations for seed in seeds)
