@@ -59,10 +59,10 @@ def causal(process: int, host: Host) -> Iterator[str]:
     lies above the last one, also where the clock shows the same.
     """
     stamps = [0, *(host.sendings[ticket].stamp for ticket in host.left)]
-    for one in host.deliveries:
-        shown = max(one.now, host.floor, stamps[one.left_before])
-        if one.now and one.message.stamp > shown:
-            yield f"I7 {process} delivered {one.message.stamp}, and its clock showed {one.now}"
+    for each in host.deliveries:
+        shown = max(each.now, host.floor, stamps[each.left_before])
+        if each.now and each.message.stamp > shown:
+            yield f"I7 {process} delivered {each.message.stamp}, and its clock showed {each.now}"
     highest = 0
     deliveries = iter(host.deliveries)
     one = next(deliveries, None)
