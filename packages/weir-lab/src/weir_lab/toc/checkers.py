@@ -1,7 +1,7 @@
 """The invariants of docs/PACKETS.md, checked on what a world did; numbers are those of the issue.
 
-Each function returns sentences about what is broken. I1 and I2 are checked by the world at the
-moment in which a packet is given to a link.
+Each function returns sentences about what is broken. `Watch` has looked at what must hold in the
+moment in which it happens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ BE, R = Service.BEST_EFFORT, Service.RELIABLE
 
 def violations(world: World) -> list[str]:
     """Return all that is broken in a world whose network was quiet in the end."""
-    found = [*world.broken]
+    found = [*world.watch.broken]
     for process, host in world.hosts.items():
         found += gates(process, host)
         found += rising(process, host)
-        found += causal(process, host)
+        found += causal(process, host, world.watch.floors.get(process, 0))
         found += bounded(process, host)
     found += integrity(world)
     found += settled(world)
@@ -52,15 +52,15 @@ def rising(process: int, host: Host) -> Iterator[str]:
                 last = key
 
 
-def causal(process: int, host: Host) -> Iterator[str]:
+def causal(process: int, host: Host, floor: int) -> Iterator[str]:
     """I7: a process stamps above all that it has delivered, and delivers nothing above its clock.
 
-    It may do that up to where it was told to begin as it joined, and up to its own last stamp: one
-    lies above the last one, also where the clock shows the same.
+    It may do that up to `floor`, where it was told to begin as it joined, and up to its own last
+    stamp: one lies above the last one, also where the clock shows the same.
     """
     stamps = [0, *(host.sendings[ticket].stamp for ticket in host.left)]
     for each in host.deliveries:
-        shown = max(each.now, host.floor, stamps[each.left_before])
+        shown = max(each.now, floor, stamps[each.left_before])
         if each.now and each.message.stamp > shown:
             yield f"I7 {process} delivered {each.message.stamp}, and its clock showed {each.now}"
     highest = 0

@@ -6,14 +6,19 @@ A switch has one, too, and a socket in which packets wait until it reads them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from random import Random
 
 from weir_toc import packet as wire
 from weir_toc.clock import Clock
+from weir_toc.node import Effect, SwitchNode
 
 _MILLION = 1_000_000
 #: A timer rings after so many nanoseconds at least: a stopped clock may be due all the time.
 _WAIT, _WAIT_STOPPED = 1_000, 250_000
+
+#: A neighbour, the bytes that came from it, and the size of one packet of them.
+Arrived = tuple[int, bytearray, int]
 
 
 class HostClock:
@@ -63,16 +68,24 @@ class SwitchHosts:
         #: Dice of their own: those of the world fall as if all clocks of switches were right.
         self.dice = Random(f"clocks {seed}")
         self.clocks = {id: HostClock(self.dice, true, skew, drift) for id in switches}
-        #: What has come to each and is not read: the neighbour, the bytes, the size of a packet.
-        self.unread: dict[int, list[tuple[int, bytearray, int]]] = {id: [] for id in self.clocks}
+        #: What has come to each and is not read.
+        self.unread: dict[int, list[Arrived]] = {id: [] for id in self.clocks}
 
-    def read(self, switch: int) -> list[tuple[int, bytearray, int]]:
+    def read(self, switch: int) -> list[Arrived]:
         """Return what has come to a switch, the oldest first, once."""
         found = self.unread[switch][:]
         self.unread[switch].clear()
         return found
 
-
-def is_beacon(packet: tuple[int, bytearray, int]) -> bool:
-    """Whether a packet that has come is a beacon, which a switch takes with its neighbours."""
-    return wire.is_beacon(packet[1])
+    @staticmethod
+    def take(now: int, node: SwitchNode, burst: Iterable[Arrived]) -> list[Effect]:
+        """Let a switch take a burst, as `Aggregator` does: beacons at once."""
+        effects: list[Effect] = []
+        for is_of_beacons, some in groupby(burst, lambda one: wire.is_beacon(one[1])):
+            if is_of_beacons:
+                neighbours, beacons, _ = zip(*some, strict=True)
+                effects += node.receive_beacons(now, neighbours, [bytes(one) for one in beacons])
+                continue
+            for source, data, size in some:
+                effects += node.receive_run(now, source, data, size)
+        return effects

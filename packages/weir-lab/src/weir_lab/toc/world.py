@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from random import Random
 
-from weir_lab.toc.clocks import HostClock, SwitchHosts, is_beacon
+from weir_lab.toc.clocks import HostClock, SwitchHosts
 from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
+from weir_lab.toc.watch import Watch
 from weir_toc import packet as wire
 from weir_toc.controller.entries import (
     Command,
@@ -48,7 +48,6 @@ from weir_toc.topology import Topology, process_id, rack_of
 
 #: The interval of all worlds.
 T = 1_000_000
-_WITHOUT_BARRIERS, _DATA = {wire.JOIN, wire.FENCED}, {wire.DATA_BE, wire.DATA_R}
 
 #: How long a message to or from the controller takes, how long the controller collects reports,
 #: and how long it waits for answers; both in intervals.
@@ -96,8 +95,6 @@ class Host:
     switch: int
     clock: HostClock
     alive: bool = True
-    #: What it was told to begin above as it joined.
-    floor: int = 0
     #: Failures that it is told of, with their stamps: it was here when they were decided.
     due_failures: dict[int, int] = field(default_factory=dict)
     paused_until: int = 0
@@ -204,8 +201,7 @@ class World:
         self.topology = Topology.tree(shape.racks, shape.spines, shape.cores)
         self.hosts: dict[int, Host] = {}
         #: What was broken in the moment in which it happened; `checkers` looks at the rest.
-        self.broken: list[str] = []
-        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        self.watch = Watch(self.topology.switches, shape.rewrites)
         self.controller = FailureState(self.topology)
         #: When the registers must be frozen that a decision waits for.
         self._freezes: dict[Freeze, int] = {}
@@ -335,7 +331,7 @@ class World:
 
     def _carry_out(self, process: int, host: Host, now: int) -> None:
         endpoint = host.endpoint
-        self._check(process, host)
+        self.watch.used(process, endpoint, host.due_failures, self.controller)
         self._send_packets(process, host)
         for event in endpoint.take_events():
             if isinstance(event, Message):
@@ -392,23 +388,6 @@ class World:
         for process in sorted(found):
             self._control(NodeSilent(process))
 
-    def _check(self, process: int, host: Host) -> None:
-        """Bounded and I13: no commit barrier passes a failure before all have settled it.
-
-        Who has failed, too, or is cut off, hears what others do not.
-        """
-        if host.endpoint.granted > host.endpoint.config.reorder_budget:
-            self.broken.append(f"Bounded {process} granted more than its budget")
-        if not self.controller.failures or process not in self.controller.processes:
-            return
-        commit = host.endpoint.barriers[1]
-        for failure in self.controller.failures.values():
-            for failed, stamp in failure.processes:
-                if commit > stamp and host.due_failures.get(failed) == stamp:
-                    self.broken.append(
-                        f"I13 {process} used {commit}, and {failed} failed at {stamp}"
-                    )
-
     # -- the controller, which every node reaches by another way --------------------------------
 
     def _tell_controller(self, entry: Entry) -> None:
@@ -433,7 +412,8 @@ class World:
         self._control(Decide())
         cut_off = self.controller.racks_cut_off()
         for process in self.controller.processes & self.hosts.keys():
-            self._check(process, self.hosts[process])
+            host = self.hosts[process]
+            self.watch.used(process, host.endpoint, host.due_failures, self.controller)
         for number in self.controller.failures.keys() - before:
             self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
             for process, _ in self.controller.failures[number].processes:
@@ -576,20 +556,12 @@ class World:
         return wait if self.shape.reads_late else arrive
 
     def _read_switch(self, id: int) -> None:
-        """Let a switch take all that has come, as `Aggregator` does: beacons at once."""
+        """Let a switch take all that has come."""
         burst = self._switch_hosts.read(id)
         if id in self.dead:
             return
-        node, now = self.switches[id], self.clock_of(id).now(self.network.now)
-        effects: list[Effect] = []
-        for is_of_beacons, some in groupby(burst, is_beacon):
-            if is_of_beacons:
-                neighbours, beacons, _ = zip(*some, strict=True)
-                effects += node.receive_beacons(now, neighbours, [bytes(one) for one in beacons])
-                continue
-            for source, data, size in some:
-                effects += node.receive_run(now, source, data, size)
-        self._effects(id, effects)
+        now = self.clock_of(id).now(self.network.now)
+        self._effects(id, self._switch_hosts.take(now, self.switches[id], burst))
 
     def _at_host(self, process: int) -> Deliver:
         return partial(self._arrive_at_host, process)
@@ -630,39 +602,17 @@ class World:
             if deliver is None:
                 continue
             if len(data) <= size:
-                self._note(source, to, data)
+                self.watch.given(self.network.now, source, to, data)
                 self.network.send(source, to, data, deliver)
                 continue
             packets = [bytearray(one) for one in wire.split(data, size)]
             for packet in packets:
-                self._note(source, to, packet)
+                self.watch.given(self.network.now, source, to, packet)
             if self.shape.runs:
                 self.network.send_piece(source, to, data, size, deliver)
                 continue
             for packet in packets:
                 self.network.send(source, to, packet, deliver)
-
-    def _note(self, source: int, to: int, data: bytearray) -> None:
-        """Check what a link is given: I1 and I2 hold at the moment of sending."""
-        opcode = data[22]
-        if opcode in _WITHOUT_BARRIERS or (opcode != wire.BEACON and not self.shape.rewrites):
-            return
-        found = wire.barriers_of(data, self.network.now)
-        link = (source, to)
-        last = self._told.get(link, found)
-        if found[0] < last[0] or found[1] < last[1]:
-            self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
-        self._told[link] = found
-        if opcode == wire.JOINED and to in self.hosts:
-            floors = wire.decode_floors(wire.decode(data, self.network.now).payload)
-            self.hosts[to].floor = max(self.hosts[to].floor, *floors)
-        if opcode not in _DATA or source not in self.hosts:
-            return
-        stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), self.network.now)
-        if opcode == wire.DATA_BE and stamp < last[0]:
-            self.broken.append(f"I1 {source} sent best effort {stamp} below {last[0]}")
-        elif opcode == wire.DATA_R and stamp <= last[1]:
-            self.broken.append(f"I1 {source} sent reliable {stamp}, not above {last[1]}")
 
     @property
     def correct(self) -> dict[int, Host]:

@@ -119,6 +119,6 @@ def _run(settings: BufferSettings, delay_ms: int, per_ms: int) -> Held:
         world.run(T)
     if not world.switches[switch].registers()[late].live:
         raise AssertionError(f"the link that is {delay_ms} ms late was fenced")
-    if world.broken:
-        raise AssertionError(f"the world of delay {delay_ms} ms broke: {world.broken[0]}")
+    if world.watch.broken:
+        raise AssertionError(f"the world of delay {delay_ms} ms broke: {world.watch.broken[0]}")
     return Held(delay_ms, counters.buffered_max, counters.delivered - before, counters.over_budget)

@@ -1,0 +1,68 @@
+"""What a world checks in the moment in which it happens; `checkers` looks at the rest later."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from weir_toc import packet as wire
+from weir_toc.controller.failures import FailureState
+from weir_toc.endpoint.endpoint import Endpoint
+
+_WITHOUT_BARRIERS, _DATA = {wire.JOIN, wire.FENCED}, {wire.DATA_BE, wire.DATA_R}
+
+
+class Watch:
+    """What links are given, and which barriers processes use."""
+
+    def __init__(self, switches: Container[int], rewrites: bool) -> None:
+        """All other nodes are processes; data carry barriers if switches rewrite them."""
+        self._switches = switches
+        self._rewrites = rewrites
+        #: The newest barriers of each link.
+        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        #: What each process was told to begin above as it joined.
+        self.floors: dict[int, int] = {}
+        #: What was broken, each with the number of its invariant.
+        self.broken: list[str] = []
+
+    def given(self, now: int, source: int, to: int, data: bytearray) -> None:
+        """Check what a link is given: I1 and I2 hold at the moment of sending."""
+        opcode = data[22]
+        if opcode in _WITHOUT_BARRIERS or (opcode != wire.BEACON and not self._rewrites):
+            return
+        found = wire.barriers_of(data, now)
+        link = (source, to)
+        last = self._told.get(link, found)
+        if found[0] < last[0] or found[1] < last[1]:
+            self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
+        self._told[link] = found
+        if opcode == wire.JOINED and to not in self._switches:
+            floors = wire.decode_floors(wire.decode(data, now).payload)
+            self.floors[to] = max(self.floors.get(to, 0), *floors)
+        if opcode not in _DATA or source in self._switches:
+            return
+        stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), now)
+        if opcode == wire.DATA_BE and stamp < last[0]:
+            self.broken.append(f"I1 {source} sent best effort {stamp} below {last[0]}")
+        elif opcode == wire.DATA_R and stamp <= last[1]:
+            self.broken.append(f"I1 {source} sent reliable {stamp}, not above {last[1]}")
+
+    def used(
+        self, process: int, endpoint: Endpoint, due: Mapping[int, int], controller: FailureState
+    ) -> None:
+        """Bounded and I13: no commit barrier passes a failure before all have settled it.
+
+        `due` are the failures, with their stamps, that the process is told of. Who has failed, too,
+        or is cut off, hears what others do not.
+        """
+        if endpoint.granted > endpoint.config.reorder_budget:
+            self.broken.append(f"Bounded {process} granted more than its budget")
+        if not controller.failures or process not in controller.processes:
+            return
+        commit = endpoint.barriers[1]
+        for failure in controller.failures.values():
+            for failed, stamp in failure.processes:
+                if commit > stamp and due.get(failed) == stamp:
+                    self.broken.append(
+                        f"I13 {process} used {commit}, and {failed} failed at {stamp}"
+                    )
