@@ -407,15 +407,18 @@ class SwitchNode:
 
         It was stopped, or its clock leapt: what came meanwhile may be unread, or nothing could.
         """
-        interval = self.config.interval
-        leap = now - self._ticked_at - interval
-        self._ticked_at = now
-        if leap < AWAKE_INTERVALS * interval:
+        slept, self._ticked_at = self._slept(now), now
+        if not slept:
             return
         for half in (self.up, self.down):
             for one in half.inputs.values():
-                one.heard_at = min(now, one.heard_at + leap)
-                one.risen_at = min(now, one.risen_at + leap)
+                one.heard_at = min(now, one.heard_at + slept)
+                one.risen_at = min(now, one.risen_at + slept)
+
+    def _slept(self, now: int) -> int:
+        """For how long this switch did not look, though it wished to; 0 if it is a little late."""
+        late = now - self._ticked_at - self.config.interval
+        return late if late >= AWAKE_INTERVALS * self.config.interval else 0
 
     def _stands(self, now: int, neighbour: int, one: Input) -> bool:
         """Whether the clock of a process has stopped: its packets come, and its barrier stands.

@@ -117,10 +117,15 @@ def test_what_comes_by_a_dead_input_is_dropped_and_does_not_count(twins: Make) -
 def test_what_waits_for_the_data_path_was_not_silent(
     twins: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread of the kernel did not run for a while: beacons wait before the next command."""
+    """The thread of the kernel did not run for a while: beacons wait before the next command.
+
+    The switch itself looked all the time, so this is no leap of its clock, and B was silent.
+    """
     both = twins()
     join(both, A, B)
-    path, now = both.path, START + (SILENT_INTERVALS + 3) * T
+    for intervals in (1, 6):
+        assert both.xdp.tick(START + intervals * T) == []
+    path, now = both.path, START + (SILENT_INTERVALS + 1) * T
     hop, execute = hop_of(A), path.execute
     waiting = [at.frame(beacon(A, now), OWN_IP, OWN_PORT, hop.ip, hop.port)]
 
@@ -132,6 +137,24 @@ def test_what_waits_for_the_data_path_was_not_silent(
     monkeypatch.setattr(path, "execute", execute_behind)
     silent = [one for one in both.xdp.tick(now) if isinstance(one, Silent)]
     assert [one.neighbour for one in silent] == [B]
+
+
+@pytest.mark.parametrize("leap", [7, 1_000])
+def test_a_switch_that_did_not_look_finds_nobody_silent_at_once(twins: Make, leap: int) -> None:
+    """Nor are inputs silent a little later, once they had as much time as it was awake for."""
+    both = twins()
+    join(both, A, B)
+    now = START + T
+    both.xdp.tick(now)
+    for intervals in (leap, *[1] * 5):
+        now += intervals * T
+        effects = both.xdp.tick(now)
+        assert not any(isinstance(one, Silent) for one in effects)
+    for _ in range(SILENT_INTERVALS):
+        now += T
+        both.receive(now, A, beacon(A, now))
+        effects += both.xdp.tick(now)
+    assert [one.neighbour for one in effects if isinstance(one, Silent)] == [B]
 
 
 def test_a_frozen_register_is_reported_as_it_stands(twins: Make) -> None:
