@@ -154,8 +154,6 @@ MUTANTS = (
     Mutant("a recall that a failed process did not answer is told to nobody", _SENDING,
            "self._notes.add(process, scattering, [process])",
            "self._notes.add(process, scattering, [])", 287, ("I12",)),
-    Mutant("a fenced process hears the switch", _NODE,
-           "            self._outputs.pop(neighbour, None)\n", "", 144, ("I12",)),
     Mutant("a cable is taken out while processes are not told of an earlier failure", _FAILURES,
            "if failure.waiting:\n                break",
            "if failure.waiting:\n                continue", 1065, ("I13",)),
@@ -209,8 +207,6 @@ MUTANTS = (
            "max(stream.newest, self.commit if is_reliable else self.barrier - 1)\n"
            "        if psn < top or run", "self.commit if is_reliable else self.barrier - 1\n"
            "        if run", 2, ("I4",)),
-    Mutant("a late run is taken", _RECEIVING,
-           "if psn < top or run.stamps[0] <= limit or", "if psn < top or", 249, ("I4",)),
     Mutant("a register that is frozen follows what comes", _NODE,
            "if commit > one.commit and not one.frozen:", "if commit > one.commit:", 78,
            ("I10", "I11", "I12", "I13")),
