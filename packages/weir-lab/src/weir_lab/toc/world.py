@@ -395,6 +395,8 @@ class World:
 
     def _control(self, entry: Entry) -> None:
         for command in self.controller.apply(entry):
+            if isinstance(command, Fail):
+                self.hosts[command.to].due_failures |= dict(command.processes)
             self._command(command)
             if isinstance(command, Freeze) and command not in self._freezes:
                 self._freezes[command] = due = self.network.now + _ANSWER * T
@@ -480,8 +482,6 @@ class World:
 
     def _command(self, command: Command) -> None:
         """Send a command. Those to one node arrive in order, after any delay."""
-        if isinstance(command, Fail):
-            self.hosts[command.to].due_failures |= dict(command.processes)
         target = command.to if isinstance(command, Fail) else command.switch
         due = self.control.arrival(self.network.now, target, isinstance(command, Remove))
         self.network.at(due, lambda: self._arrived(command))

@@ -6,14 +6,14 @@ processes are told, they discard, they recall, they answer, and registers are ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
 import pytest
 
 from weir_lab.toc.checkers import violations
-from weir_lab.toc.network import Faults
+from weir_lab.toc.network import Faults, Sent
 from weir_lab.toc.world import Shape, T, World
 from weir_toc import packet as wire
 from weir_toc.controller.entries import (
@@ -65,7 +65,7 @@ class Stepped(World):
         removals, self._removals = self._removals, []
         for command in (*self._routes.values(), *self.controller.pending(), *freezes, *removals):
             self._command(command)
-        if self.controller.is_undecided and not self._is_deciding:
+        if self.controller.is_undecided and not self.control.is_deciding:
             self._decide()
 
     def _comes_to(self, step: str) -> None:
@@ -88,7 +88,7 @@ class Stepped(World):
     def _decide(self) -> None:
         self._comes_to("determine")
         if self.network.now < self._leads_at:
-            self._is_deciding = False  # the next leader does
+            self.control.is_deciding = False  # the next leader does
         else:
             super()._decide()
 
@@ -112,9 +112,9 @@ class Stepped(World):
         elif isinstance(command, Fail):
             self._comes_to("discard")
 
-    def _note(self, source: int, to: int, data: bytearray) -> None:
-        super()._note(source, to, data)
-        if data[22] == wire.RECALL and source in self.hosts:
+    def _send_all(self, source: int, sent: Sequence[Sent]) -> None:
+        super()._send_all(source, sent)
+        if source in self.hosts and any(data[22] == wire.RECALL for _, data, _ in sent):
             self._comes_to("recall")
 
 
