@@ -110,6 +110,12 @@ class Input:
     relapses: int = 0
     held_until: int = 0
 
+    def rise(self, barrier: int, interval: int, now: int) -> int:
+        """Look how high the barrier is; return when it was last seen to have risen enough."""
+        if barrier - self.risen >= interval or barrier <= self.floor:
+            self.risen, self.risen_at = barrier, now
+        return self.risen_at
+
 
 class Half:
     """The up or the down half of a switch: registers and their minima."""
@@ -426,11 +432,11 @@ class SwitchNode:
         Barriers of switches stand still with those of others, which are to be blamed. So do those
         of a process that has joined, until its clock has come to where it was told to begin.
         """
-        interval = self.config.interval
-        if one.barrier - one.risen >= interval or one.barrier <= one.floor:
-            one.risen, one.risen_at = one.barrier, now
         is_process = neighbour not in self.switch.lower and neighbour not in self.switch.upper
-        return is_process and now - one.risen_at > SILENT_INTERVALS * interval
+        interval = self.config.interval
+        return (
+            is_process and now - one.rise(one.barrier, interval, now) > SILENT_INTERVALS * interval
+        )
 
     def _fence(self, half: Half, neighbour: int, one: Input) -> None:
         one.live = False

@@ -106,8 +106,6 @@ class XdpNode(SwitchNode):
         self._ports: dict[int, tuple[int, int | None]] = {}
         self._live = 0
         self._live_slots: list[int] = []
-        #: When the registers are read next, whether or not an input was silent.
-        self._look_at = now
         path.execute(now, [
             Change(at.NOW, now), Change(at.SOURCE, _as_in_packet(switch.id)),
             Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
@@ -166,8 +164,7 @@ class XdpNode(SwitchNode):
         self._path.settle()
         interval = self.config.interval
         silent_at = self._silent_at(now)
-        is_beaconing = self._next_beacon <= now < self._look_at and not self._slept(now)
-        if is_beaconing and now <= silent_at:
+        if self._next_beacon <= now <= silent_at and not self._slept(now):
             blanks, self._next_beacon = self._blank_round(now), self._after(now)
             if abs(now - self._path.words[at.TURNED_AT]) < 3 * interval // 2:
                 del blanks[: wire.OVERHEAD_BYTES]
@@ -176,7 +173,8 @@ class XdpNode(SwitchNode):
             elif self.oldest_age(now) <= 2 * interval:
                 pause = (PAUSE_INTERVALS - 1) * interval
                 self._next_beacon = min(self._next_beacon + pause, self._after(silent_at))
-            self._ticked_at = self._next_beacon - interval  # a pause that it wishes is no leap
+            # A pause that it wishes is no leap.
+            self._ticked_at = now + self._next_beacon - self._after(now)
             effects: list[Effect] = []
         else:
             # What waits for the data path was not silent: a busy machine may have kept that from
@@ -184,15 +182,24 @@ class XdpNode(SwitchNode):
             self._path.execute(now, [])
             self._pull()
             effects = self._finish(super().tick(now))
-            self._look_at = now + SILENT_INTERVALS * self.config.interval
         self.deadline = self._next_beacon
         return effects
 
     def _silent_at(self, now: int) -> int:
-        """Return until when no input is silent for too long if none is heard from now on."""
-        heard = self._path.words[word(0, at.HEARD_AT) :: at.SLOT_WORDS].tolist()
-        oldest = min((heard[slot] for slot in self._live_slots), default=now)
-        return oldest + SILENT_INTERVALS * self.config.interval
+        """Return until when no input is silent for too long if none is heard from now on.
+
+        That of a process counts as silent, too, whose barrier stands still.
+        """
+        interval = self.config.interval
+        barriers, heard = (
+            self._path.words[word(0, field) :: at.SLOT_WORDS].tolist()
+            for field in (at.BARRIER, at.HEARD_AT)
+        )
+        times = [heard[slot] for slot in self._live_slots]
+        if not self.switch.lower:  # its lower neighbours are processes
+            times += [one.rise(barriers[self._slots[process].number], interval, now)
+                      for process, one in self.up.inputs.items() if one.live]  # fmt: skip
+        return min(times, default=now) + SILENT_INTERVALS * interval
 
     def freeze(self, now: int, neighbour: int) -> list[Effect]:
         """Fence an input, as in `SwitchNode`."""

@@ -306,10 +306,30 @@ def test_an_input_whose_clock_is_ahead_is_found_silent_as_soon_as_others(twins: 
     join(both, A)
     heard = both.xdp.deadline
     both.receive(heard, A, beacon(A, heard + 20 * T))
-    now = heard + 8 * T
-    both.path.words[at.TURNED_AT] = now  # a beacon of another input
-    both.xdp.tick(now)
+    for now in (heard + 4 * T, heard + 8 * T):
+        both.path.words[at.TURNED_AT] = now  # a beacon of another input
+        both.xdp.tick(now)
     assert both.xdp.deadline == heard + (SILENT_INTERVALS + 1) * T
+
+
+@pytest.mark.parametrize("ahead", [0, 1_000])
+def test_a_process_whose_clock_stops_is_fenced_though_the_switch_runs_seldom(
+    twins: Make, ahead: int
+) -> None:
+    """One that is ahead makes no barrier old, so the switch goes on to pause."""
+    both = twins()
+    join(both, A)
+    xdp, now, stopped = both.xdp, START + T, START + 31 * T
+    silent, calls = [], 0
+    while not silent and now < stopped + 40 * T:
+        both.receive(now - T // 2, A, beacon(A, min(now, stopped) + ahead * T))
+        if now >= xdp.deadline:
+            calls += 1
+            silent = [now for one in xdp.tick(now) if isinstance(one, Silent)]
+        if now == stopped:
+            assert calls <= 10
+        now += T
+    assert SILENT_INTERVALS * T < silent[0] - stopped <= (SILENT_INTERVALS + 5) * T
 
 
 def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
