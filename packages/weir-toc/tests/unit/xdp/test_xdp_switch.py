@@ -332,6 +332,44 @@ def test_a_process_whose_clock_stops_is_fenced_though_the_switch_runs_seldom(
     assert SILENT_INTERVALS * T < silent[0] - stopped <= (SILENT_INTERVALS + 5) * T
 
 
+def test_a_switch_that_is_a_little_late_after_each_pause_finds_who_is_silent(twins: Make) -> None:
+    both = twins()
+    join(both, A)
+    heard = both.xdp.deadline
+    both.receive(heard, A, beacon(A, heard + 20 * T))
+    for now in (heard, heard + 6 * T):
+        both.path.words[at.TURNED_AT] = now  # a beacon of another input
+        assert (both.xdp.tick(now), both.xdp.deadline) == ([], now + 4 * T)
+    found = both.xdp.tick(heard + 12 * T)
+    assert [one.neighbour for one in found if isinstance(one, Silent)] == [A]
+
+
+def test_no_register_is_copied_while_the_barrier_of_a_fenced_process_stands(twins: Make) -> None:
+    both = twins()
+    join(both, A, B)
+    both.receive(START, B, beacon(B, START + 5))  # above its floor
+    for node in (both.node, both.xdp):
+        node.freeze(START, B)
+    commands = both.path.words[at.COMMAND]
+    for intervals in range(1, 3 * SILENT_INTERVALS):
+        now = START + intervals * T
+        both.receive(now, A, beacon(A, now))
+        if now >= both.xdp.deadline:
+            assert both.xdp.tick(now) == []
+    assert both.path.words[at.COMMAND] == commands
+
+
+def test_no_register_of_a_spine_is_copied_while_its_barriers_stand(twins: Make) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    commands = both.path.words[at.COMMAND]
+    for intervals in range(1, 3 * SILENT_INTERVALS):
+        now = START + intervals * T
+        for neighbour in (*both.switch.lower, *both.switch.upper):
+            both.receive(now, neighbour, beacon(neighbour, START))
+        assert both.xdp.tick(now) == []
+    assert both.path.words[at.COMMAND] == commands
+
+
 def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
     both = twins(drain_rate=1_600, mark_above=4_000)
     join(both, A, B)
