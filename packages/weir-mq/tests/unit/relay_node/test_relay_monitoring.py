@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from rigs.relay_nodes import fill, make_small, play, started_relay, until_known
+from rigs.relay_nodes import OpenSession, fill, make_small, play, started_relay, until_known
 from weir.cli.admin.hops import Hop
 from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.finding import Finding
@@ -29,12 +29,13 @@ from weir.relay.ports import UpperNode
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
 from weir.relay_node import requests
-from weir.relay_node.consumers.clusters import ClusterCounts
+from weir.relay_node.consumers.clusters import ClusterCounts, PendingAck
 from weir.relay_node.host import RelayedTopic, RelayHost, steady_ms, wall_ms
 from weir.relay_node.listener import RelayTls
 from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.partitions import ChildLag, Held, Lag, children_of, lag_of, tags_kept
 from weir.relay_node.requests import info_of
+from weir.relay_node.sessions import ReaderSession
 from weir.relay_node.tiers import Tiers
 from weir.relay_node.uppers import UpperRelays
 from weir.testing.memory_node import Node, node
@@ -193,7 +194,8 @@ def answer(host: Broken, path: str) -> tuple[int, str]:
 
 def examined(tls: RelayTls) -> dict[str, Finding]:
     counts = ClusterCounts()
-    counts.pending[0] = time.monotonic() - 30
+    session = cast(ReaderSession, OpenSession())
+    counts.pending[0] = PendingAck(time.monotonic() - 30, session, GROUP, "crew", 1)
 
     async def look() -> list[Finding]:
         monitor = RelayMonitor(cast(RelayHost, Broken()), tls, lambda: 4, counts)
