@@ -40,6 +40,8 @@ ANSWER_MS = 5_000
 BAD_ANSWERS_MAX = 3
 #: How long a node is left alone that sent bad bytes, or none; and that cannot serve now.
 AVOID_MS = 10_000
+#: And the core, which all others come behind: nothing else may be left to ask.
+AVOID_CORE_MS = 1_000
 RETRY_MS = 200
 #: How often upper nodes are told what is needed that are not pulled from.
 SAY_EVERY_MS = 10_000
@@ -135,7 +137,7 @@ class Lower:
         if self.is_waiting(now_ms):
             return effects
         if asked is not None:
-            self._avoid(asked.upper, now_ms + AVOID_MS)
+            self._avoid(asked.upper, now_ms)
             effects.append(Alarm("relay-upper-silent", f"{asked.upper} answers no pull"))
             self._asked = None
         offset = state.end if state.begun else UNKNOWN
@@ -176,8 +178,10 @@ class Lower:
                 return upper
         return None
 
-    def _avoid(self, upper: UpperNode, until_ms: int) -> None:
-        self._known[upper].avoid_until_ms = until_ms
+    def _avoid(self, upper: UpperNode, now_ms: int) -> None:
+        """Ask others for a while."""
+        while_ms = AVOID_CORE_MS if upper.is_core else AVOID_MS
+        self._known[upper].avoid_until_ms = now_ms + while_ms
 
     def forget(self) -> None:
         """The log was cut: what is under way is for another one."""
@@ -211,7 +215,7 @@ class Lower:
         if known.bad < BAD_ANSWERS_MAX:
             return []
         known.bad = 0
-        self._avoid(upper, now_ms + AVOID_MS)
+        self._avoid(upper, now_ms)
         text = f"group {self._me.group}: {upper} sent bad bytes {BAD_ANSWERS_MAX} times: {reason}"
         return [Alarm("relay-bad-bytes", text)]
 
@@ -286,7 +290,7 @@ class Lower:
             case Behind() | FilterNotCovered():
                 known.avoid_until_ms = now_ms + RETRY_MS
             case _:
-                known.avoid_until_ms = now_ms + AVOID_MS
+                self._avoid(upper, now_ms)
         return None
 
     # -- filters -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from weir.relay import entries as e
 from weir.relay import messages as m
 from weir.relay import ports as p
 from weir.relay.holds import HoldLimits, Holds
-from weir.relay.lower import ANSWER_MS, AVOID_MS, Me
+from weir.relay.lower import ANSWER_MS, AVOID_CORE_MS, AVOID_MS, Me
 from weir.relay.marks import MarkRegisters
 from weir.relay.partition import RelayPartition, Settings
 from weir.relay.portion import Plan, missing_chunks, portion_of
@@ -191,6 +191,22 @@ def test_an_answer_to_another_pull_is_left_alone() -> None:
     log.answer(upper, pull, [Row(RowKind.SKIPPED, 2)])
     log.answer(upper, pull, [Row(RowKind.SKIPPED, 2)])
     assert log.relay.state.end == 52
+
+
+def test_the_core_is_asked_again_soon_for_nobody_is_behind_it() -> None:
+    log = Log()
+    log.begin(50)
+
+    def asked(after_ms: int) -> list[p.UpperNode]:
+        log.do(p.Ticked(), after_ms)
+        return [sent.upper for sent in log.of(p.SendToUpper) if isinstance(sent.message, m.Pull)]
+
+    assert asked(ANSWER_MS) == [CORE], "the tandem was silent"
+    assert asked(2 * ANSWER_MS - 1) == []
+    assert asked(2 * ANSWER_MS) == []
+    assert [alarm.kind for alarm in log.of(p.Alarm)] == ["relay-upper-silent"]
+    assert asked(2 * ANSWER_MS + AVOID_CORE_MS - 1) == []
+    assert asked(2 * ANSWER_MS + AVOID_CORE_MS) == [CORE]
 
 
 def test_an_upper_node_that_is_silent_is_left_alone_for_a_while() -> None:
