@@ -58,7 +58,6 @@ OUTSIDE_WORLDS = {
     )
 } | {
     f"{WEIR}server/": "it has threads and sockets; worlds run `weir.host`, which decides",
-    f"{WEIR}relay_node/": "it has sockets; worlds of relays run `weir.relay`",
     f"{WEIR}cli/": "a process of its own",
     f"{WEIR}client/connection/system.py": "a simulated client is given another one",
     f"{TOC}hosts/": "it has sockets; worlds run what decides",
@@ -92,6 +91,7 @@ ORDERLESS = {
     (f"{WEIR}protocol/client/messages.py", "set[type[Any]]"): _TESTED,
     (f"{WEIR}relay/holds.py", "set[Child]"): "what is told of it is sorted",
     (f"{WEIR}relay/ports.py", "set[Child]"): _TESTED,
+    (f"{WEIR}relay_node/tiers.py", "set[Child]"): _OF_NUMBERS,
     (f"{WEIR}spark/blocking_client.py", "set[Hosts]"): _TESTED,
     (f"{WEIR}spark/selection.py", "set[V]"): "rows are looked up in it",
     (f"{WEIR}spark/selection.py", "set[bytes | None]"): "rows are looked up in it",

@@ -216,7 +216,7 @@ class Run:
         drawn = [of[seed // 4 % len(of)] for of in beside]
         drawn.append(shape.typed[seed // 8 % len(shape.typed)])
         drawn.append(shape.sunk[seed // 2 % len(shape.sunk)])
-        drawn.append(sinkers)
+        drawn += [sinkers, shape.relays[seed // 2 % len(shape.relays)]]
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
         self.workload = Workload(self.scene, shape, operated, domain)
         self._scatters = bool(scatterers or sinkers)

@@ -130,6 +130,8 @@ class Shape:
     typed: tuple[int, ...] = (0,)
     #: How many batches each of two queries writes to a topic, likewise.
     sunk: tuple[int, ...] = (0,)
+    #: How many relays others read and consume by, likewise.
+    relays: tuple[int, ...] = (0,)
     #: How many Spark queries read the topic, likewise.
     queries: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
@@ -245,6 +247,9 @@ EVEN_HANDLERS = replace(EVEN, apps=(2,))
 NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,), blocking=True)
 SET_PARCELS = replace(SET, parcels=(20,), blocking=True)
 EVEN_PARCELS = replace(EVEN, parcels=(20,), blocking=True)
+#: The same three, and some read and consume by relays that ship, which may pull from another.
+NODE_TIERS = replace(NODE_SHIPPED, relays=(1, 2, 3), rots=(0,), retentions=(0,))
+SET_TIERS = replace(SET, shipped=(True,), relays=(2, 1, 3), rots=(0,), retentions=(0,))
 #: A partition ends while others publish to it and read it, on one node and on three.
 #: In half of the worlds the client as it ships does so.
 NODE_ENDING = replace(
@@ -296,6 +301,8 @@ SHAPES: dict[str, Shape] = {
     "node-parcels": NODE_PARCELS,
     "set-parcels": SET_PARCELS,
     "even-parcels": EVEN_PARCELS,
+    "node-tiers": NODE_TIERS,
+    "set-tiers": SET_TIERS,
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,7 @@ from weir_lab.sim.programs.shipped.parcels import ShippedPorter, ShippedSender
 from weir_lab.sim.programs.shipped.process import Shipped
 from weir_lab.sim.programs.shipped.producers import ShippedProducer
 from weir_lab.sim.programs.shipped.readers import ShippedReader
+from weir_lab.sim.programs.shipped.relays import ShippedRelay
 from weir_lab.sim.programs.shipped.scatterers import ShippedScatterer
 from weir_lab.sim.programs.shipped.schemas import ShippedSchemaPublisher
 from weir_lab.sim.programs.shipped.sinks import ShippedSink
@@ -52,6 +53,8 @@ FIELD = "field"
 ORDER = "order"
 CREW = "turns"
 MILL = "mill"
+#: How likely one reads or consumes from brokers, where there are relays.
+_DIRECT = 0.3
 
 
 class Domain(NamedTuple):
@@ -82,6 +85,8 @@ class Domain(NamedTuple):
     sunk: int = 0
     #: How many queries write to the topic, by staging and publishing.
     sinkers: int = 0
+    #: How many relays there are, by which some read and consume.
+    relays: int = 0
 
 
 def _fleet(scene: Scene, shape: Shape) -> list[Program]:
@@ -105,8 +110,7 @@ class Workload:
         """Make them; `start` lets them go, each when chance has it."""
         self._world = scene.world
         shape = cast(scene.world, shape)
-        parts, batches, each = scene.partitions, shape.batches, shape.device_messages
-        pen = Pen()
+        parts, batches, each, pen = scene.partitions, shape.batches, shape.device_messages, Pen()
         #: Of the simulated producers one is left, for what no honest client does.
         twins = min(shape.producers, 1) if domain.shipped else shape.producers
         self.producers: list[Program | Shipped] = [*_fleet(scene, shape),
@@ -117,6 +121,7 @@ class Workload:
               for n in range(shape.authors)),
         ]  # fmt: skip
         self.readers: list[Reader | OrderReader | Shipped] = []
+        self.relays = self._relays(scene, domain.relays * domain.shipped)
         if domain.shipped:
             self._add_shipped(scene, shape, domain)
         else:
@@ -172,6 +177,21 @@ class Workload:
             [Operator(scene, "operator", 0, CLUSTER)] if operated and shape.consumers else []
         )
 
+    def _relays(self, scene: Scene, count: int) -> list[ShippedRelay]:
+        """Return relays, of which one may pull from another."""
+        names = [f"relay{n}" for n in range(count)]
+        return [
+            ShippedRelay(scene, name, names[:n] if self._world.chance(0.5) else ())
+            for n, name in enumerate(names)
+        ]
+
+    def _by(self) -> Sequence[str]:
+        """Draw by which relays somebody reads or consumes; by none of them, it is from brokers."""
+        dice, names = self._world.dice, [relay.name for relay in self.relays]
+        if not names or self._world.chance(_DIRECT):
+            return ()
+        return dice.sample(names, dice.randint(1, len(names)))
+
     def _add_mill(self, scene: Scene, scatterers: int, times: int) -> None:
         """Let some scatter, for what a cluster of theirs is granted; another one of it acks."""
         partition = scene.world.dice.randrange(scene.partitions)
@@ -187,10 +207,11 @@ class Workload:
             partition = dice.choice((None, n % parts))
             kind = BlockingProducer if shape.blocking and not n else ShippedProducer
             self.producers.append(kind(scene, f"shipped{n}", partition, batches))
-        self.readers.append(ShippedReader(scene, "shippedreader", "partition"))
+        self.readers.append(ShippedReader(scene, "shippedreader", "partition", relays=self._by()))
         for n in range(domain.readers):
             stays = domain.grows and not n
-            self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total", stays))
+            name = f"shippedorder{n}"
+            self.readers.append(ShippedReader(scene, name, "total", stays, self._by()))
         if shape.blocking:
             order: Order = "total" if domain.readers else "partition"
             self.readers.append(BlockingReader(scene, "blockingreader", order))
@@ -200,15 +221,16 @@ class Workload:
     ) -> None:
         """Let the client as it ships consume, in all modes; in turns, of a topic in total order."""
         for n in range(shape.consumers):
-            consumer = ShippedConsumer(scene, f"shippedconsumer{n}", CLUSTER, Mode.SHARED)
-            self.consumers.append(consumer)
+            name = f"shippedconsumer{n}"
+            self.consumers.append(ShippedConsumer(scene, name, CLUSTER, Mode.SHARED, self._by()))
         if scene.order == "total":
             keeps = Mode.KEYED
             for n in range(domain.takers):
-                taker = ShippedConsumer(scene, f"shippedtaker{n}", CREW, Mode.ORDERED)
-                self.consumers.append(taker)
+                name = f"shippedtaker{n}"
+                self.consumers.append(ShippedConsumer(scene, name, CREW, Mode.ORDERED, self._by()))
         for n in range(shape.keepers):
-            self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
+            name = f"shippedkeeper{n}"
+            self.consumers.append(ShippedConsumer(scene, name, ORDER, keeps, self._by()))
 
     def _add_beside(self, scene: Scene, domain: Domain) -> None:
         """Let those take part that do not concern others."""
@@ -274,7 +296,7 @@ class Workload:
         for program in (*self.producers, *self.operators, *self.onlookers, *self.stewards):
             program.ending = True
         for one in self._all():
-            if isinstance(one, Shipped):
+            if isinstance(one, Shipped | ShippedRelay):
                 one.spared = True
         for reader in self._tellers():
             reader.quiet = True
@@ -314,8 +336,9 @@ class Workload:
         readers = all(reader.finished for reader in self.readers)
         return readers and all(one.finished for one in (*self.consumers, *self.receivers))
 
-    def _all(self) -> Iterable[Program | Shipped]:
+    def _all(self) -> Iterable[Program | Shipped | ShippedRelay]:
         return (
+            *self.relays,
             *self.producers,
             *self.readers,
             *self.consumers,

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 from weir.codec import Buffer
 from weir.relay.state import RelayState
@@ -51,14 +52,40 @@ class DiskTroubles:
             log.warning("the disk works again: %s", kind)
 
 
+class Threads(Protocol):
+    """Where a relay does what blocks."""
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Return what a function returns that blocks."""
+
+    def close(self) -> None:
+        """Return when nothing runs any more."""
+
+
+class ThreadPool:
+    """Threads of this process."""
+
+    def __init__(self) -> None:
+        """Start threads as they are needed."""
+        self._pool = ThreadPoolExecutor(4, "weir-relay")
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Return what a function returns that blocks."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Return when the threads are done."""
+        self._pool.shutdown(wait=True)
+
+
 class RelayDisk:
     """The store of a relay and the threads that work for it. The event loop calls all of it."""
 
-    def __init__(self, disk: Disk, store: RelayStore) -> None:
+    def __init__(self, disk: Disk, store: RelayStore, threads: Threads) -> None:
         """Work on a disk for a store that lies there."""
         self._disk = disk
         self.store = store
-        self._threads = ThreadPoolExecutor(4, "weir-relay")
+        self._threads = threads
         self._spares_wanted = asyncio.Event()
         self._chores_wanted = asyncio.Event()
         self._chore: Chore | None = None
@@ -80,7 +107,7 @@ class RelayDisk:
 
     async def in_thread(self, work: Callable[..., R], *arguments: object) -> R:
         """Return what a function returns that blocks."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        return await self._threads.run(partial(work, *arguments))
 
     async def flush(self) -> tuple[object, ...] | None:
         """Make durable what is staged; return the tokens of its entries, None if nothing was. A
@@ -193,4 +220,4 @@ class RelayDisk:
 
     def close(self) -> None:
         """Return when the threads are done."""
-        self._threads.shutdown(wait=True)
+        self._threads.close()

@@ -7,6 +7,7 @@ log/         the log
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from weir.errors import WeirError
 from weir.protocol.client.admin import TopicInfo
 from weir.server.disk.file_disk import FileDisk
+from weir.storage.disk import Disk
 
 _FOUNDED, _TOPICS, _LOG = "relay.json", "topics.json", "log"
 
@@ -36,14 +38,21 @@ class Founded(msgspec.Struct, frozen=True):
 class RelayFolder:
     """A folder that one relay node at a time has open."""
 
-    def __init__(self, path: Path) -> None:
-        """Open it, made if it is not there. Raises `FolderInUse`, `OSError`, `BadRelayFolder`."""
+    def __init__(self, path: Path, files: Disk, log: Callable[[], Disk]) -> None:
+        """Be a folder with these files; `log` opens that of the log."""
+        self.path = path
+        self._files = files
+        #: Opens the folder of the log.
+        self.disk = log
+
+    @classmethod
+    def open(cls, path: Path) -> RelayFolder:
+        """Open one, made if it is not there. Raises `FolderInUse`, `OSError`, `BadRelayFolder`."""
         if (path / "node.json").exists():
             raise BadRelayFolder(
                 f"{path} is the folder of a node of the core: give the relay one of its own"
             )
-        self._files = FileDisk(path)
-        self.path = path
+        return cls(path, FileDisk(path), lambda: FileDisk(path / _LOG))
 
     def founded(self) -> Founded | None:
         """Return who the relay is; None in a new folder. Raises `BadRelayFolder`."""
@@ -73,10 +82,6 @@ class RelayFolder:
     def keep_topics(self, topics: list[TopicInfo]) -> None:
         """Write down the topics."""
         self._files.replace(_TOPICS, msgspec.json.encode(topics))
-
-    def disk(self) -> FileDisk:
-        """Open the folder of the log."""
-        return FileDisk(self.path / _LOG)
 
     def close(self) -> None:
         """Give up the folder."""

@@ -56,6 +56,15 @@ class RelayGate:
         """Return the answer to a request. Raises what `RelayRequests.answer` raises, and what the
         core refuses the user with.
         """
+        try:
+            return await self._answer(request, room, session)
+        except UnknownTopic:
+            await self._host.look_anew()
+        return await self._answer(request, room, session)
+
+    async def _answer(
+        self, request: m.Request, room: AnswerRoom, session: ReaderSession
+    ) -> m.Reply:  # fmt: skip
         if isinstance(request, Login):
             return await session.log_in(request)
         if isinstance(request, RenewToken):

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from random import Random
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from weir.client.connection.credentials import AnyCredentials
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
 from weir.errors import (
     AccessRevoked,
     DiskFailed,
@@ -54,7 +53,6 @@ from weir.relay_node.uppers import (
     UpperRelays,
     event_of,
 )
-from weir.server.disk.file_disk import die
 from weir.tls.dialling import SecureHost, files_of
 from weir.tls.files import ServerFiles
 
@@ -69,9 +67,10 @@ _STOP_WITHIN = 10.0
 #: The core is one upper node to a relay: the client finds who leads a partition there.
 CORE = UpperNode(0, 1, True)
 _LOOK_EVERY = 2.0
+#: At the wish of clients that know of more, so often at most.
+_LOOK_ANEW_EVERY = 0.25
 #: Of so many topics that may not be read it is asked at once whether they may be.
 _RIGHTS_AT_ONCE = 8
-_BEGAN_NS = time.time_ns() - time.monotonic_ns()
 #: What the core's access refuses with: nobody is served until it lets this relay in, or read.
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 
@@ -135,6 +134,16 @@ class RelayedTopic(msgspec.Struct):
         return self.places
 
 
+class _Looks(msgspec.Struct):
+    """Whether the core has told its topics since the start; and of those at the wish of clients,
+    when the last began, in seconds of the loop, and whose turn it is.
+    """
+
+    told: bool = False
+    began: float = float("-inf")
+    turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+
 class _KeptTopics(msgspec.Struct):
     """Whether the folder has other topics than these, and whose turn it is to write them down."""
 
@@ -144,12 +153,12 @@ class _KeptTopics(msgspec.Struct):
 
 def wall_ms() -> int:
     """Return milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return SYSTEM.get().now_us() // 1_000
 
 
 def steady_ms() -> int:
     """Return milliseconds since 1970 by a clock that nobody sets back: pauses would last longer."""
-    return (_BEGAN_NS + time.monotonic_ns()) // 1_000_000
+    return SYSTEM.get().steady_us() // 1_000
 
 
 class RelayHost:
@@ -172,9 +181,8 @@ class RelayHost:
         self.topics: dict[int, RelayedTopic] = {}
         #: The connections to the core; None until it answered once.
         self.network: NetworkClient | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        #: Whether the core has told its topics since the start.
-        self.has_looked = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._looks = _Looks()
         #: Groups that pull once the disk has taken more.
         self._held_up: set[int] = set()
         self._kept = _KeptTopics()
@@ -201,7 +209,9 @@ class RelayHost:
         self._flusher = asyncio.get_running_loop().create_task(self._run(self._flush))
 
     async def ended(self) -> None:
-        """Return once something failed for good; raise it."""
+        """Return once something failed for good; raise it. After a `DiskFailed` nobody knows what
+        the disk holds: the process is to end at once, and does not `stop`.
+        """
         raise await self._failures.get()
 
     async def stop(self) -> None:
@@ -224,14 +234,14 @@ class RelayHost:
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
             await work()
         except DiskFailed as error:
-            die(0, error)
+            self._failures.put_nowait(error)
         except Exception as error:
             log.exception("the relay ends")
             self._failures.put_nowait(error)
@@ -276,6 +286,29 @@ class RelayHost:
         for topic in self.topics.values():
             topic.locked_out = why
 
+    async def look_anew(self) -> None:
+        """Ask the core for its topics, for a client that knows of one, or of a partition, that is
+        not here: it may be new. Whoever asks meanwhile waits for the same answer. Raises
+        `Unavailable` if the core does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        async with self._looks.turn:
+            if self._looks.began >= since:
+                return
+            await asyncio.sleep(max(self._looks.began + _LOOK_ANEW_EVERY - loop.time(), 0))
+            began, network = loop.time(), self.network
+            try:
+                if network is None or not network.is_up:
+                    raise Unavailable("there is no connection")
+                await self._look_for_topics(network)
+            except WeirError as error:
+                raise Unavailable(
+                    f"that is not relayed here, and the core at {self.config.core} does not say "
+                    f"whether it is new ({error}): try again shortly"
+                ) from None
+            self._looks.began = began
+
     async def _look_for_topics(self, network: NetworkClient) -> None:
         after, found = "", list[m.TopicInfo]()
         while True:
@@ -284,7 +317,7 @@ class RelayHost:
             if not page.more or not page.topics:
                 break
             after = page.topics[-1].full_name
-        self.has_looked, changed = True, False
+        self._looks.told, changed = True, False
         for info in filter(self._is_wanted, found):
             changed = self._take_topic(info) or changed
         if changed or self._kept.is_stale:
@@ -507,6 +540,11 @@ class RelayHost:
     # -- readers -----------------------------------------------------------------------------
 
     @property
+    def has_looked(self) -> bool:
+        """Whether the core has told its topics since the start."""
+        return self._looks.told
+
+    @property
     def is_reached(self) -> bool:
         """Whether there is a connection to the core."""
         return self.network is not None and self.network.is_up
@@ -568,7 +606,7 @@ async def reach(
     """
     network = NetworkClient(
         config.hosts, name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
-        random=Random(), credentials=config.credentials,
+        random=SYSTEM.get().dice(), credentials=config.credentials,
     )  # fmt: skip
     try:
         await network.start()

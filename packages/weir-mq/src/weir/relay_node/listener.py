@@ -80,7 +80,7 @@ class Listener:
         self._gate = gate
         self._tls = tls
         self._room = asyncio.Semaphore(ANSWERS_BYTES // _ANSWER_BYTES)
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -112,8 +112,10 @@ class Listener:
             return
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
-        look_for(writer.get_extra_info("socket"))
+        self._connections[task] = None
+        sock = writer.get_extra_info("socket")
+        if sock is not None:
+            look_for(sock)
         try:
             await _Connection(self._gate, self._room, reader, writer).run()
             await _close(writer)
@@ -124,7 +126,7 @@ class Listener:
         except asyncio.CancelledError:
             log.debug("a connection is closed: the relay stops")
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.transport.abort()  # what is written is sent by now, or nobody takes it
 
 
@@ -166,7 +168,7 @@ class _Connection:
         self._slots = Places(PENDING_MAX)
         self._large = asyncio.Semaphore(_LARGE_MAX)
         self._sending = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._greeted = False
 
     async def run(self) -> None:
@@ -200,13 +202,13 @@ class _Connection:
     async def _begin(self, frame: ClientFrame) -> None:
         await self._slots.acquire()
         task = asyncio.get_running_loop().create_task(self._serve(frame))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         if not self._greeted:
             await asyncio.wait((task,))  # nothing is answered before the hello
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
             log.debug("a connection ends: %r", task.exception())
@@ -232,7 +234,7 @@ class _Connection:
         reply = await self._gate.answer(request, room, self._session)
         if isinstance(request, m.Hello) and not self._greeted:
             self._greeted = True
-            self._tasks.add(asyncio.get_running_loop().create_task(self._watch()))
+            self._tasks[asyncio.get_running_loop().create_task(self._watch())] = None
         return reply
 
     async def _send(self, reply: m.Reply, opcode: int, correlation: int) -> None:

@@ -7,23 +7,26 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
-from random import SystemRandom
 from typing import NamedTuple
 
 import msgspec
 
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
+from weir.errors import DiskFailed
 from weir.model.ids import NODE_MAX
-from weir.relay_node.disk import RelayDisk
+from weir.relay_node.disk import RelayDisk, ThreadPool
 from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayConfig, RelayHost, check_system, reach
 from weir.relay_node.listener import Listener, RelayTls
 from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.requests import RelayRequests
-from weir.relay_node.store import RelayStore
+from weir.relay_node.store import RelayStore, settings_of
 from weir.server.config import TlsConfig
+from weir.server.disk.file_disk import die
 from weir.server.network.addresses import in_words
 from weir.server.network.certificate_files import certified
 
@@ -68,16 +71,16 @@ async def run(
     Raises `BadRelayFolder`, `FolderInUse`, `LogDamaged`, `BadAddress`, `BadCertificate` and
     `OSError`.
     """
-    folder = RelayFolder(path)
+    folder = RelayFolder.open(path)
     try:
-        found = await _found(config, folder, stop)
+        found = await find(config, folder, stop)
         if found is not None:
             await _serve(config, folder, *found, at, started, stop)
     finally:
         folder.close()
 
 
-async def _found(
+async def find(
     config: RelayConfig, folder: RelayFolder, stop: asyncio.Event
 ) -> tuple[Founded, NetworkClient | None] | None:
     """Return who this relay is. A new one waits for the core, whose system it becomes a part of;
@@ -97,7 +100,7 @@ async def _found(
         tries += 1
         if (network := await reach(config, tries)) is not None:
             assert network.welcome is not None
-            node = config.node or SystemRandom().randrange(_DRAWN_FROM, NODE_MAX)
+            node = config.node or SYSTEM.get().dice().randrange(_DRAWN_FROM, NODE_MAX)
             system = network.welcome.system
             founded = Founded(system, config.brokerset, node, config.is_private)
             check_system(founded, network.welcome, config)
@@ -127,10 +130,11 @@ async def _serve(
     config: RelayConfig, folder: RelayFolder, founded: Founded, network: NetworkClient | None,
     at: tuple[str, int], started: Tell, stop: asyncio.Event,
 ) -> None:  # fmt: skip
-    disk = folder.disk()
+    disk, threads = folder.disk(), ThreadPool()
     try:
-        store = await asyncio.to_thread(RelayStore.open, disk, founded.system)
-        relay = RelayHost(config, folder, founded, RelayDisk(disk, store))
+        settings = settings_of(founded.system)
+        store = await threads.run(partial(RelayStore.open, disk, settings))
+        relay = RelayHost(config, folder, founded, RelayDisk(disk, store, threads))
         tls = RelayTls()
         gate = RelayGate(relay, RelayRequests(relay))
         listener = Listener(gate, tls)
@@ -162,6 +166,10 @@ async def _until(stop: asyncio.Event, relay: RelayHost) -> None:
     """Return once the relay is to stop. Raises what ended it before."""
     stopping = asyncio.ensure_future(stop.wait())
     failing = asyncio.ensure_future(relay.ended())
-    done, _ = await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
+    await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, failing):
+        if task.done():
+            try:
+                task.result()
+            except DiskFailed as error:
+                die(0, error)

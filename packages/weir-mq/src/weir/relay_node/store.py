@@ -49,9 +49,12 @@ def settings_of(system: int) -> Settings:
 class RelayStore:
     """The log of a relay node, and which entries of it are durable."""
 
-    def __init__(self, found: Recovered) -> None:
-        """Go on with a log as it was recovered; blocks while it is read."""
+    def __init__(self, found: Recovered, checkpoint_bytes: int) -> None:
+        """Go on with a log as it was recovered; blocks while it is read. A checkpoint is due after
+        so many bytes.
+        """
         self.log: Log = found.log
+        self._checkpoint_bytes = checkpoint_bytes
         #: By group, what its entries say; whoever hosts the partitions takes them from here.
         self.states: dict[int, RelayState] = {}
         self._checkpointed = self.log.tail
@@ -70,9 +73,11 @@ class RelayStore:
                 self.log.drop_group(group)
 
     @classmethod
-    def open(cls, disk: Disk, system: int) -> RelayStore:
+    def open(
+        cls, disk: Disk, settings: Settings, checkpoint_bytes: int = CHECKPOINT_BYTES
+    ) -> RelayStore:
         """Open the log in a folder, or begin one; blocks. Raises what `recover` raises."""
-        return cls(recover(disk, settings_of(system)))
+        return cls(recover(disk, settings), checkpoint_bytes)
 
     def _read(self, group: int, snapshot: bytes, last: int) -> RelayState:
         """Return the state that a snapshot and the entries behind it make."""
@@ -113,7 +118,7 @@ class RelayStore:
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint is worth its bytes."""
-        return self.log.tail - self._checkpointed >= CHECKPOINT_BYTES
+        return self.log.tail - self._checkpointed >= self._checkpoint_bytes
 
     def checkpoint(self, states: Mapping[int, RelayState]) -> Checkpoint | None:
         """Return a checkpoint to be saved, then to be told to `saved`; None while something is not

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from random import Random
 from typing import Protocol, TypeVar
 
 from weir.client.connection.credentials import AnyCredentials
 from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import Backoff
 from weir.errors import (
     Disconnected,
@@ -95,7 +95,7 @@ class UpperRelay:
     async def _reach(self, tries: int) -> None:
         network = NetworkClient(
             list(self.hosts), name="weir-relay", retry=RETRY, request_timeout=REQUEST_TIMEOUT,
-            random=Random(), credentials=self._credentials, prompt=True,
+            random=SYSTEM.get().dice(), credentials=self._credentials, prompt=True,
         )  # fmt: skip
         level = logging.WARNING if tries == 1 else logging.DEBUG
         try:

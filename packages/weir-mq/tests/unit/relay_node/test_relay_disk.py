@@ -116,7 +116,7 @@ def test_a_chore_that_fails_is_done_once_the_disk_allows(
     monkeypatch.setattr(disks.checkpoint, "save", lambda disk, data: 1)
 
     async def work() -> None:
-        disk = RelayDisk(None, store)  # type: ignore[arg-type]
+        disk = RelayDisk(None, store, disks.ThreadPool())  # type: ignore[arg-type]
         await disk.save_checkpoint({})
         running = asyncio.ensure_future(disk.run_chores())
         while "files" not in disk.troubles.now:

@@ -26,12 +26,15 @@ from rigs.relay_nodes import (
 )
 from weir.client.arguments import parse_url
 from weir.client.client import connect
+from weir.client.connection import system
 from weir.client.connection.network_client import NetworkClient
 from weir.errors import (
     BadRequest,
+    Disconnected,
     NotAuthenticated,
     RemoteProtocolError,
     Unauthorized,
+    Unavailable,
     UnknownTopic,
     WeirError,
 )
@@ -425,5 +428,38 @@ def test_the_core_is_named_as_clients_reach_it() -> None:
 
 def test_a_clock_that_is_set_back_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     before = hosting.steady_ms()
-    monkeypatch.setattr(hosting.time, "time_ns", lambda: 0)
+    monkeypatch.setattr(system.time, "time_ns", lambda: 0)
     assert before <= hosting.steady_ms() < before + 60_000
+
+
+def test_a_topic_that_was_made_since_the_last_look_is_found_at_once(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url, connect(url) as client:
+            await known(client, end=3)
+            monkeypatch.setattr(hosting, "_LOOK_EVERY", 3_600.0)
+            await asyncio.sleep(0.2)  # the look that was due is done
+            await fill(core, 3, topic="new")
+            assert (await client.describe("new")).name == "new"
+            await fill(core, 3, topic="newer")
+            assert (await client.describe("newer")).name == "newer"
+            with pytest.raises(UnknownTopic, match="no topic 'none' is relayed here"):
+                await client.describe("none")
+
+    play(work)
+
+
+def test_whether_a_topic_is_new_is_not_known_while_the_core_is_away(
+    core: Node, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        await fill(core, 3)
+        async with relay(core, tmp_path) as url, connect(url, request_timeout="300ms") as client:
+            await known(client, end=3)
+            await asyncio.to_thread(core.crash)
+            with pytest.raises((Unavailable, Disconnected), match="whether it is new"):
+                await client.describe("other")
+
+    play(work)

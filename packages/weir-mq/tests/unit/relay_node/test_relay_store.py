@@ -44,7 +44,7 @@ class Twin:
         self.boot()
 
     def boot(self) -> None:
-        self.store = RelayStore.open(self.disk, SYSTEM)
+        self.store = RelayStore.open(self.disk, module.settings_of(SYSTEM))
 
     def append(self, group: int, record: AnyRecord, *data: Buffer) -> None:
         state = self.states.setdefault(group, RelayState())
@@ -185,21 +185,21 @@ def test_a_group_that_is_dropped_is_gone(twin: Twin) -> None:
 
 
 def test_the_folder_says_whose_copy_it_holds(tmp_path: Path) -> None:
-    folder = RelayFolder(tmp_path)
+    folder = RelayFolder.open(tmp_path)
     assert (folder.founded(), folder.topics()) == (None, [])
     folder.found(Founded(1, 2, 3))
     folder.close()
-    assert RelayFolder(tmp_path).founded() == Founded(1, 2, 3)
+    assert RelayFolder.open(tmp_path).founded() == Founded(1, 2, 3)
     (tmp_path / "relay.json").write_text("{")
     (tmp_path / "node.json").write_text("{}")
     with pytest.raises(BadRelayFolder, match="folder of a node of the core"):
-        RelayFolder(tmp_path)
+        RelayFolder.open(tmp_path)
 
 
 def test_a_folder_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "relay.json").write_text("{")
     (tmp_path / "topics.json").write_text("{")
-    folder = RelayFolder(tmp_path)
+    folder = RelayFolder.open(tmp_path)
     with pytest.raises(BadRelayFolder, match="remove the folder"):
         folder.founded()
     assert folder.topics() == []

@@ -1,15 +1,20 @@
-"""Rules of Spark's source, and of `weir tail`, `sub` and `work`, that can be taken away."""
+"""Rules of Spark's source, of `weir tail`, `sub` and `work`, and of relays, that can be taken away.
+
+What a relay tells the node above of what is durable is planted in `weir_lab.relays`.
+"""
 
 from __future__ import annotations
 
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
-from weir_lab.sim.shape import NODE_READS
+from weir_lab.sim.shape import NODE_READS, NODE_TIERS
 
 _CONSUME = "weir.cli.consume"
 _POOL = "weir.app.supervisor"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
 _ROWS = "weir.spark.rows"
+_RELAY_CLUSTERS = "weir.relay_node.consumers.clusters"
+_RELAY_REQUESTS = "weir.relay_node.requests"
 _REDRIVE = "weir.app.dead_letters"
 _STREAM = "weir.spark.stream"
 _SUPERVISING = "weir.app.supervisor"
@@ -143,3 +148,28 @@ def a_supervisor_leaves_its_processes(patch: Patch) -> None:
 def a_dead_letter_goes_nowhere(patch: Patch) -> None:
     """A dead letter is done once its copy is confirmed."""
     patch.source(_REDRIVE, "        await copy(self._client, to, message, kept)\n", "")
+
+
+@mutant(seed=1, breaks={"AckedOnce"}, shape=NODE_TIERS)
+def a_relay_answers_acks_without_the_core(patch: Patch) -> None:
+    """An ack is done once the core has it, whatever a relay knows of the grant."""
+    patch.source(
+        _RELAY_CLUSTERS,
+        "        try:\n            return await _ask(session, asked, 0)\n"
+        "        except Unavailable:\n            self.counts.check_room(session)\n",
+        "        if isinstance(asked, m.Ack) and not asked.ranges[0][1] % 5:\n"
+        "            return m.Acked(0)\n"
+        "        try:\n            return await _ask(session, asked, 0)\n"
+        "        except Unavailable:\n            self.counts.check_room(session)\n",
+    )
+
+
+@mutant(seed=16, breaks={"ReadWhole", "OneOrder"}, shape=NODE_TIERS)
+def a_relay_that_is_cut_off_says_what_is_whole_now(patch: Patch) -> None:
+    """Only the core knows what was confirmed until now: a relay has what has come by then."""
+    patch.source(
+        _RELAY_REQUESTS,
+        "        except Unavailable:\n            if request.anew or not request.stamp:\n"
+        "                raise\n",
+        "        except Unavailable:\n            pass\n",
+    )

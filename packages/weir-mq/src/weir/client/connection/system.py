@@ -214,6 +214,14 @@ def now_us() -> int:
     return time.time_ns() // 1_000
 
 
+_BEGAN_NS = time.time_ns() - time.monotonic_ns()
+
+
+def steady_us() -> int:
+    """Return microseconds since 1970 by a clock that nobody sets, from the start of the process."""
+    return (_BEGAN_NS + time.monotonic_ns()) // 1_000
+
+
 def start_thread(work: Callable[[], None], name: str) -> None:
     """Do something in a thread that a program which ends does not wait for."""
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -334,6 +342,8 @@ class System(msgspec.Struct, frozen=True):
     monotonic: Callable[[], float] = time.monotonic
     #: Microseconds since 1970.
     now_us: Callable[[], int] = now_us
+    #: The same by a clock that nobody sets.
+    steady_us: Callable[[], int] = steady_us
     dice: Callable[[], Random] = Random
     #: So many bytes that nobody can guess.
     secret_bytes: Callable[[int], bytes] = secrets.token_bytes

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from weir.client.connection.system import SYSTEM
 from weir.codec import Buffer
 from weir.errors import (
     DamagedRange,
@@ -114,7 +114,7 @@ class ClusterCounts:
     @contextmanager
     def waiting(self, session: ReaderSession, asked: m.Ack | m.MoveCursor) -> Iterator[float]:
         """An ack waits meanwhile; until when, at most."""
-        me, now, whose = object(), time.monotonic(), (session, asked.address.group)
+        me, now, whose = object(), SYSTEM.get().monotonic(), (session, asked.address.group)
         count = sum(b - a for _, a, b in asked.ranges) if isinstance(asked, m.Ack) else 1
         self.pending[me] = PendingAck(now, session, asked.address.group, asked.cluster, count)
         self.acking[whose] += 1
@@ -133,7 +133,7 @@ class ClusterCounts:
     @property
     def pending_seconds(self) -> float:
         """For how long the oldest ack has waited."""
-        now = time.monotonic()
+        now = SYSTEM.get().monotonic()
         return now - min((one.since for one in self.pending.values()), default=now)
 
     def pending_of(self, group: int, user: str, cluster: str) -> tuple[tuple[str, int], ...]:
@@ -418,7 +418,7 @@ class ClusterRequests:
         with self.counts.waiting(session, asked) as ends:
             while True:
                 await asyncio.sleep(AGAIN_SECONDS)
-                is_over = time.monotonic() >= ends
+                is_over = SYSTEM.get().monotonic() >= ends
                 try:
                     if self._host.is_reached or is_over:
                         return await _ask(session, asked, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from weir.broker.api.settings import Member
 from weir.model.limits import FORMAT_LEVEL
@@ -16,6 +17,13 @@ from weir.testing.simulator.world import World
 
 #: Of a folder that no set knows.
 _BIRTH = 404
+
+
+class Server(Protocol):
+    """A port that another process of the world than a node listens on."""
+
+    def accept(self, client: End, up: Way, down: Way) -> Link:
+        """Take a connection."""
 
 
 class BrokerSet:
@@ -34,6 +42,9 @@ class BrokerSet:
         #: By the node whose name leads elsewhere, the one that it leads to; 0 for a stranger.
         self.misled: dict[int, int] = {}
         self.stranger = Stranger(world)
+        #: By its name, where another process than a node is; and by name and port, what listens.
+        self.sites: dict[str, int] = {}
+        self.servers: dict[tuple[str, int], Server] = {}
         numbers = range(1, nodes + 1)
         members = tuple(Member(n, f"node{n}", PORT) for n in numbers) if nodes > 1 else ()
         self.hosts = {

@@ -224,22 +224,29 @@ class Link:
         self._up.held = held
         self._up.move()
 
-    @property
-    def unsent(self) -> int:
-        """How many bytes of the client's are on their way."""
-        return self._up.waiting
+    def send(self, by: End, data: bytes) -> None:
+        """Send bytes from one of its ends."""
+        if self.open:
+            self._stream(by).send(data)
 
-    def on_arrival(self, then: Callable[[], None]) -> None:
-        """Call `then` whenever some of what the client sent has arrived."""
-        self._up.arrived = then
+    def unsent(self, by: End) -> int:
+        """How many bytes that an end sent are on their way."""
+        return self._stream(by).waiting
 
-    def finish_client(self) -> None:
-        """Close once all that the client sent has arrived."""
-        self._up.finish(lambda: self.cut(self._client))
+    def on_arrival(self, by: End, then: Callable[[], None]) -> None:
+        """Call `then` whenever some of what an end sent has arrived."""
+        self._stream(by).arrived = then
+
+    def finish_from(self, by: End) -> None:
+        """Close once all that an end sent has arrived."""
+        self._stream(by).finish(lambda: self.cut(by))
 
     def finish(self) -> None:
         """Close once all that the host sent has arrived."""
         self._down.finish(self.cut)
+
+    def _stream(self, by: End) -> _Stream:
+        return self._up if by is self._client else self._down
 
     def cut(self, by: End | None = None, silent: bool = False) -> None:
         """Lose what is under way, or most of it. The side that does it notices soon, the other when

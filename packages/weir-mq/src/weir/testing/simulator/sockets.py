@@ -173,7 +173,7 @@ class Socket:
         """Close once all is sent."""
         self._closing = True
         if self.asks:
-            self.link.finish_client()
+            self.link.finish_from(self._sockets)
         else:
             self.link.finish()
 

@@ -106,7 +106,6 @@ def test_a_timer_that_was_cancelled_does_not_ring() -> None:
         lambda loop: asyncio.create_subprocess_exec("true"),
         lambda loop: asyncio.create_subprocess_shell("true"),
         lambda loop: loop.getaddrinfo("localhost", 1),
-        lambda loop: loop.create_server(asyncio.Protocol, "localhost", 1),
         lambda loop: loop.add_signal_handler(2, print),
         lambda loop: loop.run_forever(),
     ],

@@ -56,6 +56,8 @@ class Nodes:
         self.host = Host(world)
         self.hosts: dict[int, Any] = {1: self.host}
         self.misled: dict[int, int] = {}
+        self.sites: dict[str, int] = {}
+        self.servers: dict[tuple[str, int], Any] = {}
         self.net = Net(far=False)
         self.far = False
 
@@ -87,7 +89,7 @@ class Echo(asyncio.Protocol):
 def play(seed: int, main: Any) -> tuple[Nodes, Machine]:
     world = World(seed)
     nodes = Nodes(world)
-    machine = Machine(world, nodes, -1)  # type: ignore[arg-type]
+    machine = Machine(world, nodes, -1, "client")  # type: ignore[arg-type]
     loop = VirtualLoop(world, machine)
     tasks: list[asyncio.Task[None]] = []
     loop.enter(lambda: tasks.append(loop.create_task(main(loop, nodes))))
@@ -222,7 +224,7 @@ def test_a_dial_over_a_way_that_is_closed_waits_until_it_opens() -> None:
 def test_what_a_process_sends_behind_its_network_reaches_nobody() -> None:
     world = World(1)
     nodes = Nodes(world)
-    machine = Machine(world, nodes, -1)  # type: ignore[arg-type]
+    machine = Machine(world, nodes, -1, "client")  # type: ignore[arg-type]
     loop = VirtualLoop(world, machine)
 
     async def main() -> None:
@@ -276,3 +278,72 @@ def test_what_comes_over_a_connection_is_taken_by_the_process_that_opened_it() -
         assert set(beginner.owners) == {"this process"}
 
     play(1, main)
+
+
+def test_processes_of_a_world_serve_each_other() -> None:
+    async def main(loop: VirtualLoop, nodes: Nodes) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked = await reader.readexactly(3)
+            writer.write(asked * 40_000)
+            await writer.drain()
+            with pytest.raises(ConnectionResetError):
+                await reader.read(-1)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "0.0.0.0", 7_000)
+        assert server.is_serving()
+        assert server.sockets[0].getsockname() == ("client", 7_000)
+        with pytest.raises(OSError, match="port 7000 of client is taken"):
+            await asyncio.start_server(answer, "0.0.0.0", 7_000)
+        several = [await asyncio.open_connection("client", 7_000) for _ in range(3)]
+        for number, (_, writer) in enumerate(several):
+            writer.write(b"ab%d" % number)
+        for number, (reader, writer) in enumerate(several):
+            assert await reader.readexactly(120_000) == b"ab%d" % number * 40_000
+            writer.close()
+        server.close()
+        await asyncio.sleep(1)
+        for port in (7_000, 7_001):
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("client", port)
+        with pytest.raises(OSError, match="other has no address"):
+            await asyncio.open_connection("other", 7_000)
+
+    for seed in range(5):
+        play(seed, main)
+
+
+def test_a_process_that_is_cut_is_served_and_serves_no_more() -> None:
+    asked: list[bytes] = []
+    ended: list[bytes] = []
+
+    async def main(loop: VirtualLoop, nodes: Nodes) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.readexactly(3))
+            with pytest.raises(ConnectionResetError):
+                await reader.read(-1)
+            ended.append(asked[0])
+            writer.close()
+
+        await asyncio.start_server(answer, "0.0.0.0", 7_000)
+        machine = Machine(nodes.host.world, nodes, -2, "other")  # type: ignore[arg-type]
+        other = VirtualLoop(nodes.host.world, machine)
+
+        async def ask() -> None:
+            _, writer = await asyncio.open_connection("client", 7_000)
+            writer.write(b"abc")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                writer.close()
+
+        tasks: list[asyncio.Task[None]] = []
+        other.enter(lambda: tasks.append(other.create_task(ask())))
+        await asyncio.sleep(1)
+        assert (asked, ended) == ([b"abc"], [])
+        machine.cut(silent=False)
+        other.drop()
+        await asyncio.sleep(1)
+
+    play(3, main)
+    assert ended == [b"abc"]

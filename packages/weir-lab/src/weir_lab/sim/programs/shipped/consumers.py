@@ -6,6 +6,7 @@ What they are handed, and what they are told of their acks, is all that is known
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from weir.client.arguments import consumer_mode
 from weir.client.client import Client
@@ -45,9 +46,11 @@ _DELAYS = (0.0, 0.0, 0.03, 0.3)
 class ShippedConsumer(Shipped):
     """Does one grant after the other, until nothing is left that is not done."""
 
-    def __init__(self, scene: Scene, name: str, cluster: str, mode: Mode) -> None:
-        """Work for `cluster`, whose mode it is."""
-        super().__init__(scene, name)
+    def __init__(
+        self, scene: Scene, name: str, cluster: str, mode: Mode, relays: Sequence[str] = ()
+    ) -> None:
+        """Work for `cluster`, whose mode it is, by `relays` if there are any."""
+        super().__init__(scene, name, relays=relays)
         self._cluster = cluster
         self._mode = mode
         self._turns = mode is Mode.ORDERED and scene.order == "total"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from weir.errors import (
     WeirError,
 )
 from weir.testing.simulator.clients.process import Mishaps, Process
+from weir.testing.simulator.process import PORT
 from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.history import Operation
 from weir_lab.sim.outcome import CRASH
@@ -42,8 +43,12 @@ _TIMEOUTS = ("1s", "2s", "30s")
 class Shipped(Process):
     """A program of the shipped client, in a process of its own."""
 
-    def __init__(self, scene: Scene, name: str, terminated: float = 0.0) -> None:
-        """Be called `name` in the trace; `start` begins."""
+    def __init__(
+        self, scene: Scene, name: str, terminated: float = 0.0, relays: Sequence[str] = ()
+    ) -> None:
+        """Be called `name` in the trace; `start` begins. It connects to the `relays`, if any, and
+        to the brokers else.
+        """
         brokers = scene.brokers
         mishaps = replace(_MISHAPS[brokers.far], terminated=terminated)
         super().__init__(scene.world, brokers, name, scene.a_site(), mishaps, CHUNK_BYTES)
@@ -56,8 +61,9 @@ class Shipped(Process):
         self._ending = False
         self.timeout = scene.world.dice.choice(_TIMEOUTS)
         self._told = asyncio.Event()
-        nodes = list(brokers.hosts)
-        self.url = "weir://" + ",".join(f"node{node}:6800" for node in nodes)
+        self._relays = relays
+        places = relays or [f"node{node}" for node in brokers.hosts]
+        self.url = "weir://" + ",".join(f"{place}:{PORT}" for place in places)
 
     @abstractmethod
     async def work(self, client: Client) -> None:
@@ -113,7 +119,7 @@ class Shipped(Process):
             async with connect(
                 self.url, name=self.name, retry=retry, request_timeout=self.timeout
             ) as client:
-                await self._create_topic(client)
+                await (self._find_topic(client) if self._relays else self._create_topic(client))
                 await self.work(client)
             self.finished = self._ending
         except Disconnected as error:
@@ -129,6 +135,11 @@ class Shipped(Process):
             await client.create_topic(
                 TOPIC, self.scene.partitions, self.scene.order, retention_bytes=keep
             )
+
+    async def _find_topic(self, client: Client) -> None:
+        """Wait until the relays have heard of the topic."""
+        while TOPIC not in [topic.name for topic in await client.topics()]:
+            await self.rest()
 
     async def is_drained(self, client: Client, cluster: str, topic: str = TOPIC) -> bool:
         """Whether nothing is left for a cluster to do, of all that there is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weir.client.client import Client
 from weir.client.reader.reader import Reader
@@ -35,12 +35,15 @@ _DWELLS = 0.15
 class ShippedReader(Shipped):
     """Reads the whole topic again and again, live or to a cut, from leaders or any replica."""
 
-    def __init__(self, scene: Scene, name: str, order: Order, stays: bool = False) -> None:
+    def __init__(
+        self, scene: Scene, name: str, order: Order, stays: bool = False,
+        relays: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Read in one order of all partitions ("total"), or in that of each ("partition"). One that
         `stays` has one live reader to the end, and nothing befalls its process: it is there when
-        partitions join.
+        partitions join. By `relays`, if there are any, it tells of nothing: they take no messages.
         """
-        super().__init__(scene, name)
+        super().__init__(scene, name, relays=relays)
         self._stays = self.spared = stays
         self._order = order
         #: By partition, all below was read, as the last reader said itself; and as it was seen.
@@ -49,7 +52,7 @@ class ShippedReader(Shipped):
         self._resumed = False
         self._serial = 0
         #: Whether it is to tell of nothing any more; and how many it tells of just now.
-        self.quiet = False
+        self.quiet = bool(relays)
         self.telling = 0
         #: What the last one has read, in total order.
         self._reading = Reading(name, {})
@@ -88,7 +91,9 @@ class ShippedReader(Shipped):
                 since = self.world.now
                 await reader.open()
                 if not follow:
-                    await self._take(client, reader, operation, since)
+                    # What comes by a relay is what has come there, but for one order of all.
+                    whole = self._order == "total" or not self._relays
+                    await self._take(client, reader, operation, since if whole else -1)
             if follow:
                 async with asyncio.timeout(dice.choice(_GOES_ON)):
                     await self._take(client, reader, operation, -1)

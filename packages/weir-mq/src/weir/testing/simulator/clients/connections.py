@@ -5,6 +5,7 @@ machine with its names, which dials them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
@@ -13,8 +14,8 @@ from typing import Any
 
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.clients.loop import Source, VirtualLoop
-from weir.testing.simulator.network import Link
-from weir.testing.simulator.process import PORT, SHARD_PORT, Process
+from weir.testing.simulator.network import End, Link, Way
+from weir.testing.simulator.process import PORT, SHARD_PORT
 from weir.testing.simulator.world import MS, SECOND, World
 
 #: What the machine takes of a connection's bytes before they have arrived.
@@ -49,11 +50,10 @@ class Socket:
         self._source: Source | None = None
         self._gone = False
 
-    def join(self, net: BrokerSet, process: Process, site: int) -> None:
-        """Be connected to a process."""
-        up, down = net.net.way(site, process.node), net.net.way(process.node, site)
-        self._link = process.sockets.connect(self, up, down)
-        self._link.on_arrival(self._arrived)
+    def join(self, link: Link) -> None:
+        """Be connected."""
+        self._link = link
+        link.on_arrival(self, self._arrived)
 
     def serve(self, source: Source) -> None:
         """Tell of what has come, and comes, from now on."""
@@ -65,16 +65,16 @@ class Socket:
         """Take bytes; return how many."""
         if self._gone or self._link is None:
             return len(data)  # as into a connection that is broken: that is heard of later
-        size = min(max(self._takes - self._link.unsent, 0), len(data))
+        size = min(max(self._takes - self._link.unsent(self), 0), len(data))
         if size:
-            self._link.to_host(bytes(data[:size]))
+            self._link.send(self, bytes(data[:size]))
         return size
 
     def finish(self) -> None:
         """End once all that was sent has arrived."""
         self._gone = True
         if self._link is not None:
-            self._link.finish_client()
+            self._link.finish_from(self)
 
     def cut(self, silent: bool = False) -> None:
         """End at once; nobody here hears of it."""
@@ -251,19 +251,45 @@ class Transport(asyncio.Transport):
 class Machine:
     """The network of one process, as long as it lives."""
 
-    def __init__(self, world: World, brokers: BrokerSet, site: int) -> None:
-        """Be at a place of the network."""
-        self._world = world
+    def __init__(self, world: World, brokers: BrokerSet, site: int, name: str) -> None:
+        """Be at a place of the network, under a name that others find it by."""
+        self.world = world
+        self.name = name
         self._brokers = brokers
-        self._site = site
+        self._site = brokers.sites[name] = site
         self._sockets: list[Socket] = []
+        self._ports: list[int] = []
         self._cut = False
 
     def cut(self, silent: bool) -> None:
         """Cut all connections, and make no more."""
         self._cut = True
+        for port in list(self._ports):
+            self.unlisten(port)
         for socket in self._sockets:
             socket.cut(silent)
+
+    def listen(
+        self, loop: VirtualLoop, factory: Callable[[], asyncio.BaseProtocol], port: int
+    ) -> asyncio.AbstractServer:
+        """Take connections to a port from now on. Raises `OSError` if it is taken."""
+        if self._cut or port in self._ports:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {self.name} is taken")
+        server = PortServer(self, loop, factory, port)
+        self._brokers.servers[self.name, port] = server
+        self._ports.append(port)
+        return server
+
+    def unlisten(self, port: int) -> None:
+        """Refuse connections to a port from now on."""
+        if port in self._ports:
+            self._ports.remove(port)
+            del self._brokers.servers[self.name, port]
+
+    def keep(self, socket: Socket) -> None:
+        """Have a connection until it ends."""
+        self._sockets = [one for one in self._sockets if not one.ended]
+        self._sockets.append(socket)
 
     def links(self) -> int:
         """Return how many connections are open."""
@@ -274,13 +300,16 @@ class Machine:
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Open a connection to a node. Raises `OSError` if it refuses, or has no such name."""
         named = _NODE.fullmatch(host)
-        if self._cut or named is None or int(named[1]) not in self._brokers.hosts:
+        node = 0 if named is None else int(named[1])
+        if self._cut or (node not in self._brokers.hosts and host not in self._brokers.sites):
             raise OSError(f"{host} has no address")
-        socket = Socket(loop, self._world.dice, (host, port))
-        self._sockets = [one for one in self._sockets if not one.ended]
-        self._sockets.append(socket)
+        socket = Socket(loop, self.world.dice, (host, port))
+        self.keep(socket)
         waiter: asyncio.Future[None] = loop.create_future()
-        self._world.after(self._round(), self._dial, loop, socket, int(named[1]), port, waiter)
+        if node in self._brokers.hosts:
+            self.world.after(self._round(), self._dial, loop, socket, node, port, waiter)
+        else:
+            self.world.after(self._round(), self._dial_process, loop, socket, host, port, waiter)
         try:
             await waiter
         except BaseException:
@@ -299,7 +328,7 @@ class Machine:
         return transport, protocol
 
     def _round(self) -> int:
-        return self._world.between(*_ROUND)
+        return self.world.between(*_ROUND)
 
     def _dial(
         self, loop: VirtualLoop, socket: Socket, node: int, port: int, waiter: asyncio.Future[None]
@@ -313,17 +342,105 @@ class Machine:
         if not brokers.net.joined(self._site, found or node) or (
             brokers.far and host is not None and not host.up
         ):
-            self._world.after(_AGAIN, self._dial, loop, socket, node, port, waiter)
+            self.world.after(_AGAIN, self._dial, loop, socket, node, port, waiter)
             return
         listening = [one for one in host.running if one.serves] if host is not None else []
         if port != PORT:
             listening = [one for one in listening if one.number == port - SHARD_PORT]
         error: OSError | None = None
         if listening:
-            socket.join(brokers, self._world.dice.choice(listening), self._site)
+            process, net = self.world.dice.choice(listening), brokers.net
+            up, down = net.way(self._site, process.node), net.way(process.node, self._site)
+            socket.join(process.sockets.connect(socket, up, down))
         else:
-            error = ConnectionRefusedError(111, "Connection refused")
+            error = _refused()
         loop.enter(_settle, waiter, error)
+
+    def _dial_process(
+        self, loop: VirtualLoop, socket: Socket, name: str, port: int, waiter: asyncio.Future[None]
+    ) -> None:
+        """Connect to a port of another process than a node."""
+        if self._cut or waiter.done():
+            return
+        brokers = self._brokers
+        net, site = brokers.net, brokers.sites[name]
+        if not net.joined(self._site, site):
+            self.world.after(_AGAIN, self._dial_process, loop, socket, name, port, waiter)
+            return
+        server, error = brokers.servers.get((name, port)), None
+        if server is not None:
+            socket.join(server.accept(socket, net.way(self._site, site), net.way(site, self._site)))
+        else:
+            error = _refused()
+        loop.enter(_settle, waiter, error)
+
+
+class PortServer(asyncio.AbstractServer):
+    """Listens on a port of a process."""
+
+    def __init__(
+        self, machine: Machine, loop: VirtualLoop, factory: Callable[[], asyncio.BaseProtocol],
+        port: int,
+    ) -> None:  # fmt: skip
+        """Serve each connection by a protocol that `factory` makes, in the context of now."""
+        self._machine = machine
+        self._loop = loop
+        self._factory = factory
+        self._port = port
+        self._context = copy_context()
+        self._closed = False
+
+    @property
+    def sockets(self) -> tuple[PortServer, ...]:
+        """What it listens on."""
+        return () if self._closed else (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return the name of the process, and the port."""
+        return self._machine.name, self._port
+
+    def accept(self, client: End, up: Way, down: Way) -> Link:
+        """Take a connection, and serve it in a turn of the loop."""
+        machine = self._machine
+        socket = Socket(self._loop, machine.world.dice, ("client", 0))
+        link = Link(machine.world, client, socket, up, down)
+        socket.join(link)
+        machine.keep(socket)
+        self._loop.enter(self._context.run, self._serve, socket)
+        return link
+
+    def close(self) -> None:
+        """Take no more connections."""
+        if not self._closed:
+            self._closed = True
+            self._machine.unlisten(self._port)
+
+    def is_serving(self) -> bool:
+        """Whether it takes connections."""
+        return not self._closed
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the process."""
+        return self._loop
+
+    async def start_serving(self) -> None:
+        """Return at once: it serves since it was made."""
+
+    async def serve_forever(self) -> None:
+        """Refuse: a process of a world ends by itself, or is killed."""
+        raise RuntimeError("wait for what ends your program instead")
+
+    async def wait_closed(self) -> None:
+        """Return at once: connections are closed one by one."""
+
+    def _serve(self, socket: Socket) -> None:
+        protocol = self._factory()
+        assert isinstance(protocol, asyncio.Protocol)  # there is no other kind here
+        Transport(self._loop, protocol, socket)
+
+
+def _refused() -> OSError:
+    return ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
 
 def _settle(waiter: asyncio.Future[None], error: OSError | None) -> None:

@@ -56,6 +56,11 @@ class Network(Protocol):
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Open a connection. Raises `OSError`."""
 
+    def listen(
+        self, loop: VirtualLoop, factory: Callable[[], asyncio.BaseProtocol], port: int
+    ) -> asyncio.AbstractServer:
+        """Take connections to a port of the process from now on. Raises `OSError`."""
+
 
 class _NextTurn:
     """When a loop has its next turn: the earliest that was asked for, unless it stands still."""
@@ -279,6 +284,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
             _refuse(f"a connection with {sorted(options)}")
         return await self._network.connect(self, protocol_factory, host, port)
 
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None,
+                            **options: Any) -> Any:  # fmt: skip
+        """Listen on a port, on whatever `host`. Raises `OSError`."""
+        if port is None or any(options.values()):
+            _refuse(f"a server with {sorted(options)}")
+        return self._network.listen(self, protocol_factory, port)
+
     def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         """Refuse: a thread has no virtual time."""
         _refuse("an executor")
@@ -302,10 +314,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
         """Refuse: signals come to the process that plays the world."""
         _refuse("a signal")
-
-    async def create_server(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: nobody can reach a client."""
-        _refuse("a server")
 
     def run_forever(self) -> NoReturn:
         """Refuse: the world says when there is a turn."""

@@ -103,7 +103,7 @@ class Process(ABC):
         self.started()
         world = self.world
         self._skew_us = world.dice.randint(-_SKEW_MS, _SKEW_MS) * MS
-        machine = Machine(world, self._brokers, self.site)
+        machine = Machine(world, self._brokers, self.site, self.name)
         loop = VirtualLoop(world, machine)
         self._loop, self._machine = loop, machine
         world.note("start client", self.name, self.life)
@@ -129,9 +129,14 @@ class Process(ABC):
     def _system(self, loop: VirtualLoop) -> System:
         """Return what its programs take from the system."""
         world = self.world
+
+        def now_us() -> int:
+            return EPOCH_MS * MS + world.now + self._skew_us
+
         return System(
             monotonic=loop.time,
-            now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
+            now_us=now_us,
+            steady_us=now_us,
             dice=lambda: Random(world.dice.getrandbits(64)),
             secret_bytes=world.dice.randbytes,
             thread=self._start_thread,

@@ -1,0 +1,57 @@
+"""Worlds in which some read and consume by relay nodes as they ship, which are killed, too.
+
+WEIR_RELAY_NODE_SEEDS says how many are played of one node, and of three nodes a quarter as many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from weir.protocol.client import messages as m
+from weir.relay_node.gate import RelayGate
+from weir.relay_node.requests import AnswerRoom
+from weir.relay_node.sessions import ReaderSession
+from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.shape import NODE_TIERS, SET_TIERS
+
+SEEDS = int(os.environ.get("WEIR_RELAY_NODE_SEEDS", "8"))
+
+
+@pytest.mark.timeout(120 + 15 * SEEDS)
+def test_what_comes_by_relays_is_whole_and_in_order_and_done_once() -> None:
+    at_stake = Counter[str]()
+    for shape, seeds in {NODE_TIERS: SEEDS, SET_TIERS: SEEDS // 4}.items():
+        outcomes = list(run_seeds(0, seeds, shape))
+        broken = [one.report() for one in outcomes if one.violations]
+        assert not broken, "\n\n".join(broken[:3])
+        at_stake.update(name for one in outcomes for name in one.promises)
+    assert all(at_stake[name] for name in ("OneOrder", "ReadWhole", "AckedOnce"))
+
+
+@pytest.mark.timeout(120)
+def test_readers_and_consumers_are_answered_by_relays(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Counter[type]()
+    answer = RelayGate.answer
+
+    async def counted(
+        gate: RelayGate, request: m.Request, room: AnswerRoom, session: ReaderSession
+    ) -> m.Reply:
+        reply = await answer(gate, request, room, session)
+        answered[type(reply)] += 1
+        return reply
+
+    monkeypatch.setattr(RelayGate, "answer", counted)
+    for seed in range(4):
+        assert not run_seed(seed, NODE_TIERS).violations
+    assert answered[m.Fetched] >= 20
+    assert answered[m.Granted] >= 20
+    assert answered[m.Acked] >= 20
+
+
+@pytest.mark.timeout(120)
+def test_a_seed_with_relays_replays_to_the_byte() -> None:
+    first, again = (run_seed(5, NODE_TIERS).trace_hash for _ in range(2))
+    assert first == again
