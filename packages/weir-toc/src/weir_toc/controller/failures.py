@@ -377,6 +377,12 @@ class FailureState:
         commands = self._routes()
         if port not in self._unsettled():  # if it has been removed before, that changes nothing
             commands.append(Remove(report.switch, report.neighbour, report.epoch))
+        back = self._silent.get(port[::-1])
+        if back is not None and port[::-1] in self._decided and not self.failures:
+            # The cable carries packets both ways: each end has heard the other one. This end may
+            # have been frozen on command, for a decision that was not made, by a switch that does
+            # not go on now. Nothing else would let it come back, and the cable would be dead.
+            commands.append(Remove(back.switch, back.neighbour, back.epoch))
         for failure in self.failures.values():
             # It may have been back before, and be frozen since then in a later epoch.
             failure.inputs = tuple(

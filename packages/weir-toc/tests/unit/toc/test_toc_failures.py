@@ -197,6 +197,26 @@ def test_a_rack_that_was_cut_off_gets_its_registers_back() -> None:
     assert Remove(RACKS[1], SPINES[1], 1) in one.apply(Decide())
 
 
+def test_an_end_of_a_cable_that_does_not_go_on_may_come_back_once_the_other_end_has() -> None:
+    """It may have been frozen on command, and does not come back before it is removed."""
+    one = FailureState(Topology.tree(racks=2, spines=1))
+    for process in (A, B, C):
+        one.apply(ProcessJoined(process))
+    end, outside = (RACKS[0], SPINES[0]), (SPINES[0], RACKS[0])
+    silent(one, (*end, 40), (*outside, 50))
+    commands = one.apply(Decide())
+    assert not [command for command in commands if isinstance(command, Remove)]
+    one.apply(InputSilent(*end, 1, 40))
+    assert but_routes(one.apply(LinkJoined(*end))) == []  # A and B have not answered yet
+    assert one.apply(Completed(1, A)) == []
+    assert one.apply(Completed(1, B)) == [Remove(*end, 1)]
+    one.apply(InputSilent(*end, 2, 41))  # the cable is dead still
+    assert Remove(*end, 2) in one.apply(Decide())
+    assert but_routes(one.apply(LinkJoined(*end))) == [Remove(*end, 2), Remove(*outside, 1)]
+    one.apply(LinkJoined(*outside))
+    assert not one.is_cut_off(1)
+
+
 def test_what_was_reported_of_the_registers_of_a_former_switch_holds_no_more() -> None:
     one = state()
     silent(one, (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[0], 40))
