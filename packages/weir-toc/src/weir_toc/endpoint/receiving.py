@@ -45,6 +45,9 @@ _TOLD_PACKETS = 1 << 30
 DELIVERED_MAX = 512
 #: A sender that has not confirmed a smaller window is asked again after so many intervals.
 _ASK_AGAIN = 10
+#: Each time it was asked so often it is asked through the controller, too: its path may be cut, and
+#: if it has nothing to send, it does not find that out.
+_ASKED_BY_NETWORK = 5
 #: ACKs to a sender go through the controller, too, until it has forwarded nothing for so many
 #: intervals: how many are needed until the path is mended, nobody knows.
 _FORWARDS_LAST = 200
@@ -209,6 +212,7 @@ class Receiver:
         number = wire.unwrap_psn(packet.psn, source.acks)
         if source.told and window == source.told and number >= source.told_since:
             source.granted = source.told
+            source.asked = 0
         self._divide(now)
         source.best_effort.ack_now = source.reliable.ack_now = True
 
@@ -231,10 +235,7 @@ class Receiver:
         """The controller has brought packets of a process, which waits for answers by it."""
         source = self._sources.get(process)
         if source is not None:
-            source.forwarded_at = now
-            for stream in (source.best_effort, source.reliable):
-                stream.answered_at = 0
-                stream.ack_now = True
+            self._use_controller(now, source)
 
     # -- order ---------------------------------------------------------------------------------
 
@@ -315,7 +316,11 @@ class Receiver:
         for source in self._sources.values():
             if source.told < source.granted and now - source.asked_at >= pause:
                 source.asked_at = now
+                source.asked += 1
                 source.best_effort.ack_now = True
+                # It cannot confirm before what it sent is out of memory here: that takes its time.
+                if not source.asked % _ASKED_BY_NETWORK and source.buffered <= source.told:
+                    self._use_controller(now, source)
         self._divide(now)
         self.acknowledge(now, is_tick=True)
 
@@ -337,6 +342,13 @@ class Receiver:
         stream.packets = stream.marked = 0
         stream.ack_now = stream.ack_soon = False
         source.unreported = 0
+
+    def _use_controller(self, now: int, source: Source) -> None:
+        """Send ACKs of both services through the controller, too, at once and for a while."""
+        source.forwarded_at = now
+        for stream in (source.best_effort, source.reliable):
+            stream.answered_at = 0
+            stream.ack_now = True
 
     def _answer(self, now: int, source: Source, stream: Stream, ack: Packet) -> None:
         """Send an ACK through the controller, too: one in an interval beside those it waits for.

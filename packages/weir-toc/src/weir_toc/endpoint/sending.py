@@ -187,7 +187,7 @@ class Sender:
             shrank = ack.window < flow.window
             flow.window = ack.window
             flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
-        self._confirm_window(now, flow)
+        self._confirm_window(now, flow, is_forwarded)
         self._grant(now, [flow])
 
     def refused(self, packet: Packet) -> None:
@@ -458,12 +458,12 @@ class Sender:
         """Ask for an ACK; a window that is not 0 is confirmed."""
         self._outbox.queue(now, _connect(flow, window))
 
-    def _confirm_window(self, now: int, flow: Flow) -> None:
-        """Tell the receiver that its smaller window is kept, once nothing exceeds it."""
+    def _confirm_window(self, now: int, flow: Flow, is_forwarded: bool) -> None:
+        """Tell the receiver, as it was asked, that a smaller window is kept: nothing exceeds it."""
         if flow.owes_window and flow.used <= flow.window:
             flow.owes_window = False
             self._connect(now, flow, flow.window)
-            if flow.path.is_cut:
+            if flow.path.is_cut or is_forwarded:
                 self._outbox.forward(_connect(flow, flow.window))
 
     # -- a path that is cut --------------------------------------------------------------------

@@ -169,13 +169,15 @@ class Source:
     told: int = 0
     granted: int = 0
     asked_at: int = 0
+    #: How often it was asked to confirm a smaller one.
+    asked: int = 0
     #: How many ACKs it was sent, and which one was the first to tell it this window.
     acks: int = 0
     told_since: int = 0
     #: Bytes in memory, and bytes released since the last ACK.
     buffered: int = 0
     unreported: int = 0
-    #: When the controller last brought a packet of it; 0 before.
+    #: When the controller last brought a packet of it, or was used to ask it; 0 before.
     forwarded_at: int = 0
 
     @classmethod

@@ -329,6 +329,41 @@ def test_a_smaller_window_is_confirmed_through_the_controller() -> None:
     assert rack.endpoints[B].granted <= 200_000
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_smaller_window_of_who_sends_nothing_is_confirmed_through_the_controller(
+    way: str,
+) -> None:
+    """Others get what it gives back: without that, there is no room for a message of theirs."""
+    rack = CutRack(reorder_budget=170_000)
+    rack.cut |= {*WAYS[way]}
+    rack.join()
+    rack.run(5)
+    rack.send(4, R, (B, large := bytes(32_000)))
+    rack.run(NOT_CUT // 2)
+    assert not rack.new(B)
+    assert not rack.forwards
+    rack.run(NOT_CUT)
+    assert rack.new(B) == [large]
+    assert rack.endpoints[B].granted <= 170_000
+    assert len(rack.forwards) < 20
+    rack.forwards.clear()
+    rack.run(2 * CUT)
+    assert len(rack.forwards) < 20
+
+
+def test_a_full_window_is_not_asked_for_through_the_controller() -> None:
+    """Its sender can only confirm a smaller one once the program has taken what it sent."""
+    rack = CutRack(reorder_budget=170_000, program_takes=True)
+    for _ in range(40):
+        rack.send(A, R, (B, bytes(1_000)))
+    rack.run(10)
+    rack.join()
+    rack.run(5)
+    rack.send(4, R, (B, b"joined"))
+    rack.run(3 * CUT)
+    assert not rack.forwards
+
+
 def test_acks_go_by_the_network_alone_once_nothing_is_forwarded_for_long() -> None:
     rack = CutRack()
     rack.cut |= {(A, B)}
