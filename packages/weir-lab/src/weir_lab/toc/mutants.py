@@ -107,7 +107,7 @@ MUTANTS = (
            "            flow.path.forwarded_at = now\n"
            "            for psn, one in owed:\n"
            "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
-           "                    self._packet_acknowledged(flow, one)\n", 32, ("I1", "I9", "I10")),
+           "                    self._packet_acknowledged(flow, one)\n", 37, ("I1", "I9", "I10")),
     Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
            ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
