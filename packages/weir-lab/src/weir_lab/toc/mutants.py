@@ -19,7 +19,6 @@ _NODE = "weir_toc.node"
 _OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
 _PATHS = "weir_toc.controller.paths"
-_RECALLS = "weir_toc.endpoint.recalls"
 _RECEIVING = "weir_toc.endpoint.receiving"
 _SENDING = "weir_toc.endpoint.sending"
 _STREAMS = "weir_toc.endpoint.streams"
@@ -89,8 +88,6 @@ MUTANTS = (
            "wire.rewrite(data, self.up.barrier, self.up.commit)", 1, ("I1", "I9", "I4")),
     Mutant("a late message is taken", _RECEIVING,
            "not is_reliable and packet.stamp < self.barrier", "False", 10, ("I4", "I3")),
-    Mutant("a repeated packet is not acknowledged again", _RECEIVING,
-           "        if psn in stream.seen:\n", "        if False:\n", 30, ("I9",)),
     Mutant("a damaged packet is taken", _PACKET,
            "checksum(data) != int.from_bytes(data[36:40], \"big\")", "False", 0,
            ("I8", "I1", "I4", "I9", "I12")),
@@ -146,8 +143,6 @@ MUTANTS = (
     Mutant("who comes back delivers of its own what others do not", _RECEIVING,
            "waiting[:] = [one for one in waiting if one[1] != process or one[0] <= last]\n",
            "pass\n", 81, ("I10", "I11")),
-    Mutant("a commit barrier passes what is recalled before that is noted", _RECALLS,
-           "        scattering.notes += 1\n", "", 1_298, ("I12", "I14")),
     Mutant("only the newest failure is told of what is recalled", _SENDING,
            "untold = [part.to for part in scattering.parts if part.to in self._failed]",
            "untold = [process]", 767, ("I12",)),
