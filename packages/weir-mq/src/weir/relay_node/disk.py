@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 from weir.codec import Buffer
 from weir.relay.state import RelayState
 from weir.relay_node.store import RelayStore
-from weir.server.status import Reminder
 from weir.storage.disk import Disk
 from weir.storage.format import checkpoint
 from weir.storage.segment_files import Spare
@@ -30,12 +29,19 @@ R = TypeVar("R")
 _AGAIN = 1.0
 
 
+class Reminder(Protocol):
+    """Remembers when each trouble was told last."""
+
+    def is_due(self, trouble: Hashable, is_there: bool = True) -> bool:
+        """Return whether to tell of a trouble now; one that ended and returns is told at once."""
+
+
 class DiskTroubles:
     """What a disk fails at now, by kind: told at once, then each minute, and when it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, reminder: Reminder) -> None:
         """Begin without any."""
-        self._reminder = Reminder()
+        self._reminder = reminder
         #: By kind, what an operator is to know.
         self.now: dict[str, str] = {}
 
@@ -81,8 +87,10 @@ class ThreadPool:
 class RelayDisk:
     """The store of a relay and the threads that work for it. The event loop calls all of it."""
 
-    def __init__(self, disk: Disk, store: RelayStore, threads: Threads) -> None:
-        """Work on a disk for a store that lies there."""
+    def __init__(
+        self, disk: Disk, store: RelayStore, threads: Threads, reminder: Reminder
+    ) -> None:  # fmt: skip
+        """Work on a disk for a store that lies there; `reminder` says when to tell of a trouble."""
         self._disk = disk
         self.store = store
         self._threads = threads
@@ -91,7 +99,7 @@ class RelayDisk:
         self._chore: Chore | None = None
         #: Set, and another one taken, once one more flush is durable.
         self.flushed = asyncio.Event()
-        self.troubles = DiskTroubles()
+        self.troubles = DiskTroubles(reminder)
         #: Set where something may have to be flushed.
         self.dirty = asyncio.Event()
 

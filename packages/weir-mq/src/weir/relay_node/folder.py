@@ -14,10 +14,9 @@ import msgspec
 
 from weir.errors import WeirError
 from weir.protocol.client.admin import TopicInfo
-from weir.server.disk.file_disk import FileDisk
 from weir.storage.disk import Disk
 
-_FOUNDED, _TOPICS, _LOG = "relay.json", "topics.json", "log"
+_FOUNDED, _TOPICS = "relay.json", "topics.json"
 
 
 class BadRelayFolder(WeirError):
@@ -44,15 +43,6 @@ class RelayFolder:
         self._files = files
         #: Opens the folder of the log.
         self.disk = log
-
-    @classmethod
-    def open(cls, path: Path) -> RelayFolder:
-        """Open one, made if it is not there. Raises `FolderInUse`, `OSError`, `BadRelayFolder`."""
-        if (path / "node.json").exists():
-            raise BadRelayFolder(
-                f"{path} is the folder of a node of the core: give the relay one of its own"
-            )
-        return cls(path, FileDisk(path), lambda: FileDisk(path / _LOG))
 
     def founded(self) -> Founded | None:
         """Return who the relay is; None in a new folder. Raises `BadRelayFolder`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from weir.errors import (
     UnknownTopic,
     WeirError,
 )
-from weir.model.ids import partition_of, topic_of
+from weir.model.ids import NODE_MAX, partition_of, topic_of
 from weir.model.limits import RELAY_TOPICS_MAX, RELAY_UNSYNCED_BYTES_MAX
 from weir.model.topic import RESERVED_NAMESPACE
 from weir.protocol.client import messages as m
@@ -72,6 +73,10 @@ _LOOK_ANEW_EVERY = 0.25
 #: Of so many topics that may not be read it is asked at once whether they may be.
 _RIGHTS_AT_ONCE = 8
 #: What the core's access refuses with: nobody is served until it lets this relay in, or read.
+#: Numbers from here on are drawn for relays that no topology names.
+_DRAWN_FROM = NODE_MAX // 2
+#: So many seconds after the core was not reached by a new relay it is tried again.
+_AGAIN = 1.0
 _BARRED = (NotAuthenticated, Unauthorized, AccessRevoked)
 
 
@@ -626,3 +631,49 @@ def check_system(founded: Founded, welcome: m.Welcome, config: RelayConfig) -> N
             f"this folder holds a copy of system {founded.system:x}, and {config.core} is of "
             f"system {welcome.system:x}: give this relay another folder, or the core it had"
         )
+
+
+async def find(
+    config: RelayConfig, folder: RelayFolder, stop: asyncio.Event
+) -> tuple[Founded, NetworkClient | None] | None:
+    """Return who this relay is. A new one waits for the core, whose system it becomes a part of;
+    None if it is to stop before that.
+    """
+    founded = folder.founded()
+    if founded is not None:
+        asked = config.brokerset, config.node or founded.node
+        if asked != (founded.brokerset, founded.node):
+            raise BadRelayFolder(
+                f"{folder.path} is that of node {founded.node} of BrokerSet {founded.brokerset}, "
+                f"not of node {asked[1]} of {asked[0]}: a relay keeps both for good"
+            )
+        return _checked_privacy(config, folder, founded), None
+    tries = 0
+    while not stop.is_set():
+        tries += 1
+        if (network := await reach(config, tries)) is not None:
+            assert network.welcome is not None
+            node = config.node or SYSTEM.get().dice().randrange(_DRAWN_FROM, NODE_MAX)
+            system = network.welcome.system
+            founded = Founded(system, config.brokerset, node, config.is_private)
+            check_system(founded, network.welcome, config)
+            folder.found(founded)
+            return founded, network
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _AGAIN)
+    return None
+
+
+def _checked_privacy(config: RelayConfig, folder: RelayFolder, founded: Founded) -> Founded:
+    """Return who a relay is, which is private from its first start as a user on. Raises
+    `BadRelayFolder` for a start as nobody with what only users may read.
+    """
+    if founded.private and not config.is_private:
+        raise BadRelayFolder(
+            f"{folder.path} holds what a user may read, and not everybody: name that user again, "
+            "as in weirs://USER@HOST, or remove the folder, and what everybody may read is pulled"
+        )
+    if config.is_private and not founded.private:
+        founded = msgspec.structs.replace(founded, private=True)
+        folder.found(founded)
+    return founded

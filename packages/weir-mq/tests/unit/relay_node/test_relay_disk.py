@@ -26,6 +26,7 @@ from weir.relay_node import host as hosting
 from weir.relay_node import requests
 from weir.relay_node.disk import RelayDisk
 from weir.server.disk.file_disk import FileDisk
+from weir.server.status import Reminder
 from weir.storage.log import Flush
 from weir.storage.log_reader import Reading
 from weir.storage.segment_lifecycle import Removal
@@ -116,7 +117,7 @@ def test_a_chore_that_fails_is_done_once_the_disk_allows(
     monkeypatch.setattr(disks.checkpoint, "save", lambda disk, data: 1)
 
     async def work() -> None:
-        disk = RelayDisk(None, store, disks.ThreadPool())  # type: ignore[arg-type]
+        disk = RelayDisk(None, store, disks.ThreadPool(), Reminder())  # type: ignore[arg-type]
         await disk.save_checkpoint({})
         running = asyncio.ensure_future(disk.run_chores())
         while "files" not in disk.troubles.now:

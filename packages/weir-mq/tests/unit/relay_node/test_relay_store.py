@@ -20,7 +20,8 @@ from weir.relay.ports import AppendEntry
 from weir.relay.rows import Row
 from weir.relay.state import RelayState
 from weir.relay_node import store as module
-from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
+from weir.relay_node.folder import BadRelayFolder, Founded
+from weir.relay_node.serve import open_folder
 from weir.relay_node.store import RelayStore
 from weir.storage.format import checkpoint
 from weir.testing.simulator.disk import SimDisk
@@ -185,21 +186,21 @@ def test_a_group_that_is_dropped_is_gone(twin: Twin) -> None:
 
 
 def test_the_folder_says_whose_copy_it_holds(tmp_path: Path) -> None:
-    folder = RelayFolder.open(tmp_path)
+    folder = open_folder(tmp_path)
     assert (folder.founded(), folder.topics()) == (None, [])
     folder.found(Founded(1, 2, 3))
     folder.close()
-    assert RelayFolder.open(tmp_path).founded() == Founded(1, 2, 3)
+    assert open_folder(tmp_path).founded() == Founded(1, 2, 3)
     (tmp_path / "relay.json").write_text("{")
     (tmp_path / "node.json").write_text("{}")
     with pytest.raises(BadRelayFolder, match="folder of a node of the core"):
-        RelayFolder.open(tmp_path)
+        open_folder(tmp_path)
 
 
 def test_a_folder_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "relay.json").write_text("{")
     (tmp_path / "topics.json").write_text("{")
-    folder = RelayFolder.open(tmp_path)
+    folder = open_folder(tmp_path)
     with pytest.raises(BadRelayFolder, match="remove the folder"):
         folder.founded()
     assert folder.topics() == []

@@ -5,7 +5,7 @@ relay above, and serve readers and consumers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,10 +15,9 @@ from weir.model.limits import KIB
 from weir.relay_node.disk import RelayDisk
 from weir.relay_node.folder import RelayFolder
 from weir.relay_node.gate import RelayGate
-from weir.relay_node.host import RelayConfig, RelayHost
+from weir.relay_node.host import RelayConfig, RelayHost, find
 from weir.relay_node.listener import Listener
 from weir.relay_node.requests import RelayRequests
-from weir.relay_node.serve import find
 from weir.relay_node.store import RelayStore
 from weir.storage.segment_files import Settings
 from weir.testing.simulator.clients.process import Mishaps, Process
@@ -60,6 +59,14 @@ class VirtualThreads:
 
     def close(self) -> None:
         """Do nothing: nothing runs by itself."""
+
+
+class _Quiet:
+    """Nobody reads what a relay of a world logs."""
+
+    def is_due(self, trouble: Hashable, is_there: bool = True) -> bool:
+        """Tell of nothing."""
+        return False
 
 
 class ShippedRelay(Process):
@@ -120,7 +127,7 @@ class ShippedRelay(Process):
         settings = Settings(0, founded.system, _SEGMENT_BYTES, _ENTRY_BYTES_MAX)
         opening = partial(RelayStore.open, self._log, settings, self._checkpoint_bytes)
         store = await threads.run(opening)
-        disk = RelayDisk(self._log, store, threads)
+        disk = RelayDisk(self._log, store, threads, _Quiet())
         relay = RelayHost(self._config, folder, founded, disk)
         listener = Listener(RelayGate(relay, RelayRequests(relay)))
         relay.start(network)
