@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rigs import marks
+from rigs import marked_senders
 from rigs.trees import missing, tree
 from rigs.xdp_path import needs_bpf
 from weir_toc.endpoint.events import EndpointConfig
@@ -27,10 +27,10 @@ FIRST_WINDOW = 4 * EndpointConfig().window_min
 def sent_through(*options: str) -> dict[str, Any]:
     """Send through a switch in the kernel; return what the sender says of itself."""
     with contextlib.ExitStack() as ended, tree(*TWO_HOSTS, *options) as made:
-        paths = os.pathsep.join([str(Path(marks.__file__).parents[1]), *sys.path])
+        paths = os.pathsep.join([str(Path(marked_senders.__file__).parents[1]), *sys.path])
 
         def start(host: str, role: str) -> subprocess.Popen[str]:
-            words = [sys.executable, marks.__file__, role, made.facts["url"], str(COUNT)]
+            words = [sys.executable, marked_senders.__file__, role, made.facts["url"], str(COUNT)]
             one = subprocess.Popen([*made.command(host), *words], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, text=True,
                                    env={**os.environ, "PYTHONPATH": paths})  # fmt: skip

@@ -1,4 +1,4 @@
-"""One of two processes of a test: `python marks.py sender|receiver URL COUNT`.
+"""One of two processes of a test: `python marked_senders.py sender|receiver URL COUNT`.
 
 The sender sends COUNT reliable messages to the receiver, and prints what it says of itself as JSON
 when all are acknowledged. Each of both ends when standard input does, or has nothing more to do.
