@@ -240,11 +240,11 @@ def _controller(options: argparse.Namespace) -> int:
 async def _with_alarms(
     announcer: Announcer, controller: Controller, listen: Address | None
 ) -> None:
-    """Run a member, and print a line for each link that begins or ceases to lag."""
+    """Run a member, and print a line for each alarm that begins or ceases."""
 
     async def tell() -> None:
         while True:
-            announcer.say("lagging", await controller.next_alarm())
+            announcer.say(*await controller.next_alarm())
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(tell())
@@ -355,6 +355,9 @@ def _print_network(leader: Frame) -> None:
     for one in leader["lagging"]:
         print(f"lagging {' to '.join(one['link'])}  by {one['behind_ms']:g} ms  from "
               f"{' to '.join(one['hop'])} on  cause {one['cause']}")  # fmt: skip
+    for one in leader.get("held", ()):
+        print(f"held by {one['process']}  by {one['behind_ms']:g} ms  "
+              f"waits for {one['waits_for'] or 'nobody'}  cause {one['cause']}")  # fmt: skip
     for source, to in leader.get("forwarding", ()):
         print(f"forwarding from {source} to {to}: their packets are lost on the way")
     for failure in leader["unsettled"]:

@@ -28,6 +28,7 @@ from weir_toc.controller.entries import (
     SetRoutes,
 )
 from weir_toc.controller.lag import Lagging, Link, LinkReading, NodeReading
+from weir_toc.controller.promises import Held, Promise, Wait
 from weir_toc.controller.records import (
     Founded,
     Lapsed,
@@ -105,6 +106,39 @@ def lagging_to(one: Lagging, names: Mapping[int, str]) -> dict[str, object]:
         "link": shown(one.link), "hop": shown(one.hop), "cause": one.cause.value,
         "behind_ms": round(one.behind / 1e6, 3), "since_ns": one.since, "over": one.is_over,
     }  # fmt: skip
+
+
+def promise_to(one: Promise) -> list[int]:
+    """Return what a process tells of its commit barrier as a list for JSON."""
+    return [one.commit, one.wait.value, one.process]
+
+
+def promise_from(row: object) -> Promise:
+    """Return what a process tells of its commit barrier. Raises ControlError for what is none."""
+    if not isinstance(row, list) or len(row) != len(Promise._fields):
+        raise ControlError(f"a promise has {len(Promise._fields)} numbers")
+    commit, wait, process = (_number(one) for one in row)
+    if wait not in {one.value for one in Wait}:
+        raise ControlError(f"{wait} is nothing that a process waits for")
+    return Promise(commit, Wait(wait), process)
+
+
+def held_to(one: Held, names: Mapping[int, str]) -> dict[str, object]:
+    """Return who holds commit barriers back as it is shown; `names` are those of processes."""
+    return {
+        "process": _shown(one.process, names),
+        "waits_for": _shown(one.waits_for, names) if one.waits_for else None,
+        "cause": one.reason.value, "behind_ms": round(one.behind / 1e6, 3),
+        "since_ns": one.since, "over": one.is_over,
+    }  # fmt: skip
+
+
+def alarm_to(
+    one: Lagging | Held, names: Mapping[int, str]
+) -> tuple[str, dict[str, object]]:  # fmt: skip
+    """Return the name of an alarm, and it as it is shown."""
+    return ("held", held_to(one, names)) if isinstance(one, Held) else (
+        "lagging", lagging_to(one, names))  # fmt: skip
 
 
 def _shown(node: int, names: Mapping[int, str]) -> str:

@@ -146,7 +146,7 @@ class LagAlarm:
         """Take what a node has read; return what is reported because of it."""
         known = self._nodes.get(reading.node)
         if known is None:  # those that have failed are forgotten as others come
-            oldest = self._oldest(reading.at)
+            oldest = self.oldest(reading.at)
             self._nodes = {id: one for id, one in self._nodes.items() if one.last.at >= oldest}
             self._nodes[reading.node] = _Node(reading)
         else:
@@ -167,7 +167,7 @@ class LagAlarm:
 
     def expire(self, now: int) -> list[Lagging]:
         """Return the links that lag no more because their nodes have failed, or read no links."""
-        oldest = self._oldest(now)
+        oldest = self.oldest(now)
         return [
             over
             for link in [*self._seen]
@@ -175,9 +175,14 @@ class LagAlarm:
             for over in self._over(link)
         ]
 
-    def _oldest(self, now: int) -> int:
+    def oldest(self, now: int) -> int:
         """When a node must have been read at the earliest to be known."""
         return now - max(FRESH_INTERVALS * self.interval, UNREAD_NS_MIN)
+
+    def pauses(self, node: int, now: int) -> bool:
+        """Whether a node has stopped, or ran late more than once."""
+        found = self._fresh(node, now)
+        return found is None or found.late > CAUSE_INTERVALS * self.interval
 
     # -- one half ------------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class LagAlarm:
             return Cause.STOPPED
         if sender.behind(since) > limit:
             return Cause.CLOCK
-        if sender.late > limit:
+        if self.pauses(hop.neighbour, now):
             return Cause.STOPPED
         return Cause.LOSS if self._loss(hop, sender) > LOSS_SHARE else Cause.QUEUE
 

@@ -11,6 +11,7 @@ from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import FailureState, Port
 from weir_toc.controller.lag import LagAlarm
 from weir_toc.controller.paths import CutPaths
+from weir_toc.controller.promises import PromiseAlarm
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import Topology, rack_of
@@ -36,6 +37,7 @@ class Pacing:
         #: When `due` was first called; 0 before.
         self.began = 0
         self._lag: LagAlarm | None = None
+        self._promises: PromiseAlarm | None = None
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
@@ -52,6 +54,12 @@ class Pacing:
         if self._lag is None:
             self._lag = LagAlarm(topology, self._interval)
         return self._lag
+
+    def promises(self, topology: Topology) -> PromiseAlarm:
+        """Return the alarm of old commit barriers of this leadership."""
+        if self._promises is None:
+            self._promises = PromiseAlarm(self.lag(topology), self._interval)
+        return self._promises
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from weir_toc import packet as wire
 from weir_toc.controller.entries import Decisions
 from weir_toc.controller.lag import LinkReading
+from weir_toc.controller.promises import Promise
 from weir_toc.endpoint.events import (
     Admitted,
     Counters,
@@ -66,6 +67,11 @@ class Endpoint:
     def barriers(self) -> tuple[int, int]:
         """The barriers that were used for delivery; zeros before it has joined."""
         return (self._joined[1].barrier, self._joined[1].commit) if self._joined else (0, 0)
+
+    @property
+    def promise(self) -> Promise:
+        """The last commit barrier that this process sent, and what a higher one waits for."""
+        return self._joined[2].promise if self._joined else Promise(0)
 
     @property
     def granted(self) -> int:

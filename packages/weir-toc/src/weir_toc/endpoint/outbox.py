@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weir_toc import packet as wire
 from weir_toc.clock import Stamps
+from weir_toc.controller.promises import Promise, Wait
 from weir_toc.endpoint.flow import Batch, Scattering
 from weir_toc.packet import Packet
 
@@ -110,6 +111,22 @@ class Outbox:
         oldest = next(iter(self.open), None)
         due = self.stamps.last if oldest is None else oldest - 1
         return due > self.stamps.commit_sent
+
+    @property
+    def promise(self) -> Promise:
+        """The last commit barrier that was sent, and what a higher one waits for."""
+        commit = self.stamps.commit_sent
+        oldest = next(iter(self.open.values()), None)
+        if oldest is None:
+            return Promise(commit)
+        if isinstance(oldest, Batch):
+            return Promise(commit, Wait.ACK, oldest.to)
+        if oldest.recalls:
+            return Promise(commit, Wait.RECALL, min(oldest.recalls))
+        if oldest.notes:
+            return Promise(commit, Wait.NOTE, oldest.aborted_by)
+        owing = (part.to for part in oldest.parts if part.unacked)
+        return Promise(commit, Wait.ACK, next(owing, 0))
 
     def take(self) -> list[tuple[bytearray, int]]:
         """Return what was queued since the last call: packets, each of so many bytes."""

@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from weir_toc.controller.codec import promise_to
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
+from weir_toc.controller.promises import Promise
 from weir_toc.errors import ClockStopped
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.udp import UdpSocket
@@ -97,17 +99,21 @@ class Alarm:
             links = []
         self._oldest = {one.neighbour: one.age for one in links}
 
-    def read(self, links: Sequence[LinkReading], drops: int, commit: int = 0) -> None:
+    def read(
+        self, links: Sequence[LinkReading], drops: int, commit: int = 0,
+        promise: Promise | None = None,
+    ) -> None:  # fmt: skip
         """Tell the controller how the links are now, and how late this process ran since.
 
-        `drops` is how often its kernel had no room for what came, `commit` the commit barrier that
-        a process has used, 0 of a switch.
+        `drops` is how often its kernel had no room for what came. Only a process has a commit
+        barrier that it has used, `commit`, and one of its own that it sends, `promise`.
         """
         self._read_at = self._link.now()
         rows = [list(one) for one in links[:READINGS_MAX]]
         self._link.say({
             "op": "links", "clock": self._read_at, "late": self._late, "links": rows,
             "commit": commit, "drops": drops,
+            **({"promise": promise_to(promise)} if promise is not None else {}),
         })  # fmt: skip
         self._late = 0
 

@@ -22,11 +22,14 @@ import weir_raft as raft
 from weir_raft.codec import decode, encode
 from weir_toc.congestion import mbit_of
 from weir_toc.controller.codec import (
+    alarm_to,
     command_to,
     decisions_to,
     decode_record,
     encode_record,
+    held_to,
     lagging_to,
+    promise_from,
     reading_from,
     report_from,
 )
@@ -35,6 +38,7 @@ from weir_toc.controller.failures import FailureState
 from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.paths import forwarding_of
+from weir_toc.controller.promises import Held
 from weir_toc.controller.records import (
     Founded,
     Record,
@@ -91,7 +95,7 @@ class Told:
         #: The frame of names that all processes know.
         self.names: Frame = {}
         #: Links that lag, or do so no more, in the order in which that was found: for one reader.
-        self.alarms: asyncio.Queue[Frame] = asyncio.Queue(ALARMS_MAX)
+        self.alarms: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue(ALARMS_MAX)
 
 
 class ReferenceClock:
@@ -201,8 +205,8 @@ class Controller:
         """Return the time that all nodes follow, in nanoseconds, as this member knows it."""
         return self._clock.now()
 
-    async def next_alarm(self) -> Frame:
-        """Wait for the next link that begins or ceases to lag, as `status` shows links."""
+    async def next_alarm(self) -> tuple[str, Frame]:
+        """Wait for what begins or ceases: "lagging" or "held", and it as `status` shows it."""
         return await self._told.alarms.get()
 
     def _serve(self) -> None:
@@ -250,6 +254,7 @@ class Controller:
             if self._pacing is not None and self.state.failures is not None:
                 lag = self._pacing.lag(self.state.failures.topology)
                 self._alarm(lag.expire(self._clock.now()))
+                self._alarm(self._pacing.promises(lag.topology).expire(self._clock.now()))
 
     async def _write(self) -> None:
         while True:
@@ -501,12 +506,19 @@ class Controller:
         links = {id: one for id, one in reading.links.items() if failures.has(id)}
         reading = replace(reading, links=links)
         self._alarm(self._pacing.lag(failures.topology).read(reading))
+        if session.node in failures.processes and "promise" in frame:
+            promise = promise_from(frame["promise"])
+            if not failures.has(promise.process):
+                promise = promise._replace(process=0)
+            alarm = self._pacing.promises(failures.topology)
+            self._alarm(alarm.read(session.node, at, reading.clock, promise))
 
-    def _alarm(self, found: Sequence[Lagging]) -> None:
-        """Report links that begin or cease to lag."""
+    def _alarm(self, found: Sequence[Lagging | Held]) -> None:
+        """Report links that begin or cease to lag, and processes that hold barriers back."""
+        names = names_by_id(self.state) if found else {}
         for one in found:
             if not self._told.alarms.full():
-                self._told.alarms.put_nowait(lagging_to(one, names_by_id(self.state)))
+                self._told.alarms.put_nowait(alarm_to(one, names))
 
     def _attach(self, session: Session) -> None:
         """A node has connected: tell it all that it may have missed."""
@@ -672,6 +684,7 @@ def status_of(
         return {"network": None}
     names = names_by_id(state)
     lag = pacing.lag(failures.topology) if pacing is not None else None
+    promises = pacing.promises(failures.topology) if pacing is not None else None
 
     def seen(node: int) -> Frame:
         if sessions is None:
@@ -692,6 +705,8 @@ def status_of(
         "failed": len(failures.failed),
         "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
         "lagged": lag.reported if lag else 0,
+        "held": [held_to(one, names) for one in promises.held] if promises else [],
+        "holds": promises.reported if promises else 0,
         **forwarding_of(pacing.paths if pacing is not None else None, names),
         "undecided": failures.is_undecided,
         "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],

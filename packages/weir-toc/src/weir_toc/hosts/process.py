@@ -394,7 +394,9 @@ class Process:
             self._endpoint.tick(now)
         if self._alarm.is_reading_due(self._endpoint.config.interval):
             reading = self._endpoint.read_link(rack_switch(self.process))
-            self._alarm.read([reading], self._socket.kernel_drops, self._endpoint.barriers[1])
+            endpoint = self._endpoint
+            drops, commit = self._socket.kernel_drops, endpoint.barriers[1]
+            self._alarm.read([reading], drops, commit, endpoint.promise)
         self._after()
 
     def _after(self) -> None:
