@@ -13,6 +13,7 @@ from weir_lab.toc.network import Faults
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.controller.codec import reading_from
 from weir_toc.controller.lag import Cause, LagAlarm, Lagging, Link, NodeReading
+from weir_toc.controller.promises import Held, PromiseAlarm
 from weir_toc.endpoint.events import Service
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
@@ -44,6 +45,8 @@ class Watch:
         self.world = world
         self.alarm = LagAlarm(world.topology, T)
         self.told: list[Lagging] = []
+        self.promises = PromiseAlarm(self.alarm, T)
+        self.held: list[Held] = []
         self._random = Random(seed)
         random.seed(seed)  # it draws in which intervals each switch reads
         self._switches = {
@@ -88,7 +91,9 @@ class Watch:
         for process, host in world.hosts.items():
             link = host.endpoint.read_link(rack_switch(process))
             links = {link.neighbour: link}
-            self.told += self.alarm.read(NodeReading(process, now, host.now(now), 0, links))
+            clock, promise = host.now(now), host.endpoint.promise
+            self.told += self.alarm.read(NodeReading(process, now, clock, 0, links))
+            self.held += self.promises.read(process, now, clock, promise)
 
 
 class SwitchLink:
@@ -119,6 +124,7 @@ def test_a_quiet_world_reports_nothing(seed: int) -> None:
     watch = Watch(world_of(seed), seed)
     watch.run(30)
     assert watch.told == []
+    assert watch.held == []
 
 
 @pytest.mark.parametrize("seed", range(6))
