@@ -13,7 +13,7 @@ from weir_lab.toc.network import Faults
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.controller.codec import reading_from
 from weir_toc.controller.lag import Cause, LagAlarm, Lagging, Link, NodeReading
-from weir_toc.controller.promises import Held, PromiseAlarm
+from weir_toc.controller.promises import Held, Promise, PromiseAlarm
 from weir_toc.endpoint.events import Service
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
@@ -47,6 +47,7 @@ class Watch:
         self.told: list[Lagging] = []
         self.promises = PromiseAlarm(self.alarm, T)
         self.held: list[Held] = []
+        self._ages: dict[int, int] = {}
         self._random = Random(seed)
         random.seed(seed)  # it draws in which intervals each switch reads
         self._switches = {
@@ -79,6 +80,9 @@ class Watch:
         for id, alarm in self._switches.items():
             now = self.world.clock_of(id).now(self.world.network.now)
             alarm.watch(self.world.switches[id], now, NO_DROPS)
+        for process, host in self.world.hosts.items():
+            age = max(0, host.now(self.world.network.now) - host.endpoint.promised)
+            self._ages[process] = min(age, self._ages.get(process, age))
 
     def _send(self) -> None:
         processes = [*self.world.hosts]
@@ -91,9 +95,10 @@ class Watch:
         for process, host in world.hosts.items():
             link = host.endpoint.read_link(rack_switch(process))
             links = {link.neighbour: link}
-            clock, promise = host.now(now), host.endpoint.promise
-            self.told += self.alarm.read(NodeReading(process, now, clock, 0, links))
-            self.held += self.promises.read(process, now, clock, promise)
+            self.told += self.alarm.read(NodeReading(process, now, host.now(now), 0, links))
+            age = self._ages.pop(process)
+            promise = Promise(host.endpoint.promised, age, *host.endpoint.holds)
+            self.held += self.promises.read(process, now, promise)
 
 
 class SwitchLink:

@@ -110,17 +110,17 @@ def lagging_to(one: Lagging, names: Mapping[int, str]) -> dict[str, object]:
 
 def promise_to(one: Promise) -> list[int]:
     """Return what a process tells of its commit barrier as a list for JSON."""
-    return [one.commit, one.wait.value, one.process]
+    return [one.commit, one.age, one.wait.value, one.process]
 
 
 def promise_from(row: object) -> Promise:
     """Return what a process tells of its commit barrier. Raises ControlError for what is none."""
     if not isinstance(row, list) or len(row) != len(Promise._fields):
         raise ControlError(f"a promise has {len(Promise._fields)} numbers")
-    commit, wait, process = (_number(one) for one in row)
+    commit, age, wait, process = (_number(one) for one in row)
     if wait not in {one.value for one in Wait}:
         raise ControlError(f"{wait} is nothing that a process waits for")
-    return Promise(commit, Wait(wait), process)
+    return Promise(commit, age, Wait(wait), process)
 
 
 def held_to(one: Held, names: Mapping[int, str]) -> dict[str, object]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import FailureState, Port
-from weir_toc.controller.lag import LagAlarm
+from weir_toc.controller.lag import LagAlarm, Lagging
 from weir_toc.controller.paths import CutPaths
-from weir_toc.controller.promises import PromiseAlarm
+from weir_toc.controller.promises import Held, PromiseAlarm
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import Topology, rack_of
@@ -60,6 +60,10 @@ class Pacing:
         if self._promises is None:
             self._promises = PromiseAlarm(self.lag(topology), self._interval)
         return self._promises
+
+    def expired(self, now: int, topology: Topology) -> list[Lagging | Held]:
+        """Return what is over by `now`, of the leader's clock: its nodes tell nothing any more."""
+        return [*self.lag(topology).expire(now), *self.promises(topology).expire(now)]
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""

@@ -36,6 +36,9 @@ class Promise(NamedTuple):
     """What a process tells of its own commit barrier, the last one that it sent."""
 
     commit: int
+    #: How far it was behind the clock of the process at least since the reading before, in
+    #: nanoseconds: one that lags now and again, and comes up in between, holds nobody back.
+    age: int = 0
     wait: Wait = Wait.NOTHING
     #: The receiver that it waits for, or whose failure is to be noted; 0 without one.
     process: int = 0
@@ -75,7 +78,6 @@ class _Told:
     """The last reading of a process, by the leader's clock."""
 
     at: int
-    age: int
     promise: Promise
     #: Since when its promise is old; None while it is not.
     since: int | None = None
@@ -100,15 +102,12 @@ class PromiseAlarm:
         """The processes that hold commit barriers back now."""
         return [one.held for one in self._told.values() if one.held is not None]
 
-    def read(self, process: int, at: int, clock: int, promise: Promise) -> list[Held]:
-        """Take what a process tells at `at`, when its clock showed `clock`.
-
-        Returns what is reported because of it.
-        """
+    def read(self, process: int, at: int, promise: Promise) -> list[Held]:
+        """Take what a process tells at `at`; return what is reported because of it."""
         found = self.expire(at)
-        age = clock - promise.commit
+        age = promise.age
         last = self._told.get(process)
-        told = self._told[process] = _Told(at, age, promise)
+        told = self._told[process] = _Told(at, promise)
         limit = LAG_INTERVALS * self.interval
         stands = last is not None and promise.commit <= last.promise.commit
         if age <= limit or not (stands or age - self._usual() > limit):
@@ -135,7 +134,7 @@ class PromiseAlarm:
 
     def _usual(self) -> int:
         """The median age; of two processes that of the fresher one."""
-        return -median_high(-one.age for one in self._told.values())
+        return -median_high(-one.promise.age for one in self._told.values())
 
     def _reason(self, promise: Promise, now: int) -> Reason:
         if promise.wait in (Wait.ACK, Wait.RECALL) and self.lag.pauses(promise.process, now):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from weir_toc import packet as wire
 from weir_toc.controller.entries import Decisions
 from weir_toc.controller.lag import LinkReading
-from weir_toc.controller.promises import Promise
+from weir_toc.controller.promises import Wait
 from weir_toc.endpoint.events import (
     Admitted,
     Counters,
@@ -69,9 +69,14 @@ class Endpoint:
         return (self._joined[1].barrier, self._joined[1].commit) if self._joined else (0, 0)
 
     @property
-    def promise(self) -> Promise:
-        """The last commit barrier that this process sent, and what a higher one waits for."""
-        return self._joined[2].promise if self._joined else Promise(0)
+    def promised(self) -> int:
+        """The last commit barrier that this process sent; 0 before it has joined."""
+        return self._joined[2].stamps.commit_sent if self._joined else 0
+
+    @property
+    def holds(self) -> tuple[Wait, int]:
+        """What that barrier waits for, and for which process; 0 without one."""
+        return self._joined[2].holds if self._joined else (Wait.NOTHING, 0)
 
     @property
     def granted(self) -> int:

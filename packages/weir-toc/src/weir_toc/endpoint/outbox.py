@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weir_toc import packet as wire
 from weir_toc.clock import Stamps
-from weir_toc.controller.promises import Promise, Wait
+from weir_toc.controller.promises import Wait
 from weir_toc.endpoint.flow import Batch, Scattering
 from weir_toc.packet import Packet
 
@@ -113,20 +113,18 @@ class Outbox:
         return due > self.stamps.commit_sent
 
     @property
-    def promise(self) -> Promise:
-        """The last commit barrier that was sent, and what a higher one waits for."""
-        commit = self.stamps.commit_sent
+    def holds(self) -> tuple[Wait, int]:
+        """What the commit barrier waits for, and for which process; 0 without one."""
         oldest = next(iter(self.open.values()), None)
         if oldest is None:
-            return Promise(commit)
+            return Wait.NOTHING, 0
         if isinstance(oldest, Batch):
-            return Promise(commit, Wait.ACK, oldest.to)
+            return Wait.ACK, oldest.to
         if oldest.recalls:
-            return Promise(commit, Wait.RECALL, min(oldest.recalls))
+            return Wait.RECALL, min(oldest.recalls)
         if oldest.notes:
-            return Promise(commit, Wait.NOTE, oldest.aborted_by)
-        owing = (part.to for part in oldest.parts if part.unacked)
-        return Promise(commit, Wait.ACK, next(owing, 0))
+            return Wait.NOTE, oldest.aborted_by
+        return Wait.ACK, next((part.to for part in oldest.parts if part.unacked), 0)
 
     def take(self) -> list[tuple[bytearray, int]]:
         """Return what was queued since the last call: packets, each of so many bytes."""

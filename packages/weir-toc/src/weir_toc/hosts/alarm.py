@@ -9,7 +9,7 @@ from time import monotonic
 
 from weir_toc.controller.codec import promise_to
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
-from weir_toc.controller.promises import Promise
+from weir_toc.controller.promises import Promise, Wait
 from weir_toc.errors import ClockStopped
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.udp import UdpSocket
@@ -17,6 +17,8 @@ from weir_toc.node import SILENT_INTERVALS, SwitchNode
 
 #: So many links are told of, the oldest barriers first: a frame has a limit.
 READINGS_MAX = 1_000
+#: Longer than anything was.
+_NEVER = (1 << 63) - 1
 
 
 class Alarm:
@@ -43,6 +45,8 @@ class Alarm:
         #: last looked at.
         self._oldest: dict[int, int] = {}
         self._looked_at = 0
+        #: The commit barrier that a process sent, and how old it was at least since the reading.
+        self._promise = 0, _NEVER
 
     def set(self, due: int) -> None:
         """Ring at `due`, in place of any other time."""
@@ -99,23 +103,28 @@ class Alarm:
             links = []
         self._oldest = {one.neighbour: one.age for one in links}
 
+    def note_promise(self, now: int, commit: int) -> None:
+        """Note the commit barrier that a process sends: in each of its intervals."""
+        self._promise = commit, max(0, min(self._promise[1], now - commit))
+
     def read(
         self, links: Sequence[LinkReading], drops: int, commit: int = 0,
-        promise: Promise | None = None,
+        holds: tuple[Wait, int] | None = None,
     ) -> None:  # fmt: skip
         """Tell the controller how the links are now, and how late this process ran since.
 
         `drops` is how often its kernel had no room for what came. Only a process has a commit
-        barrier that it has used, `commit`, and one of its own that it sends, `promise`.
+        barrier that it has used, `commit`, and what its own waits for, `holds`.
         """
         self._read_at = self._link.now()
         rows = [list(one) for one in links[:READINGS_MAX]]
         self._link.say({
             "op": "links", "clock": self._read_at, "late": self._late, "links": rows,
             "commit": commit, "drops": drops,
-            **({"promise": promise_to(promise)} if promise is not None else {}),
+            **({} if holds is None else {"promise": promise_to(Promise(*self._promise, *holds))}),
         })  # fmt: skip
         self._late = 0
+        self._promise = self._promise[0], _NEVER
 
     def cancel(self) -> None:
         """Ring no more."""

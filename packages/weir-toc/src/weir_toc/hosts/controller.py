@@ -13,31 +13,24 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any
 
 import weir_raft as raft
 from weir_raft.codec import decode, encode
-from weir_toc.congestion import mbit_of
 from weir_toc.controller.codec import (
     alarm_to,
     command_to,
     decisions_to,
     decode_record,
     encode_record,
-    held_to,
-    lagging_to,
-    promise_from,
-    reading_from,
     report_from,
 )
 from weir_toc.controller.entries import Command, Fail, InputSilent, ProcessJoined
 from weir_toc.controller.failures import FailureState
 from weir_toc.controller.lag import Lagging
 from weir_toc.controller.pacing import Pacing
-from weir_toc.controller.paths import forwarding_of
 from weir_toc.controller.promises import Held
 from weir_toc.controller.records import (
     Founded,
@@ -50,6 +43,7 @@ from weir_toc.controller.records import (
 from weir_toc.controller.state import ControllerState
 from weir_toc.errors import ControlError, TocError
 from weir_toc.hosts.clock_socket import ClockAnswers
+from weir_toc.hosts.condition import names_by_id, readings_in, status_of
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.file_log import FileLog
 from weir_toc.hosts.frames import (
@@ -252,9 +246,7 @@ class Controller:
             self.node.tick(elapsed)
             self._serve()
             if self._pacing is not None and self.state.failures is not None:
-                lag = self._pacing.lag(self.state.failures.topology)
-                self._alarm(lag.expire(self._clock.now()))
-                self._alarm(self._pacing.promises(lag.topology).expire(self._clock.now()))
+                self._alarm(self._pacing.expired(self._clock.now(), self.state.failures.topology))
 
     async def _write(self) -> None:
         while True:
@@ -493,32 +485,15 @@ class Controller:
                 self._serve()
 
     def _read_links(self, session: Session, frame: Frame, at: int) -> None:
-        """Take what a node reads of its links; report a link that lags."""
-        failures = self.state.failures
-        if self._pacing is None or failures is None or not session.node:
-            return
-        reading = reading_from(session.node, at, frame)
-        if not failures.has(session.node):
-            return
-        if session.node in failures.processes and "commit" in frame:
-            self._pacing.note_commit(monotonic_ns(), number_in(frame, "commit"))
-        # Only nodes of this network are kept and shown, whatever a node says that it has heard.
-        links = {id: one for id, one in reading.links.items() if failures.has(id)}
-        reading = replace(reading, links=links)
-        self._alarm(self._pacing.lag(failures.topology).read(reading))
-        if session.node in failures.processes and "promise" in frame:
-            promise = promise_from(frame["promise"])
-            if not failures.has(promise.process):
-                promise = promise._replace(process=0)
-            alarm = self._pacing.promises(failures.topology)
-            self._alarm(alarm.read(session.node, at, reading.clock, promise))
+        """Take what a node reads of its links, and report what is wrong."""
+        if self._pacing is not None and session.node:
+            self._alarm(readings_in(session.node, frame, at, self.state, self._pacing))
 
     def _alarm(self, found: Sequence[Lagging | Held]) -> None:
         """Report links that begin or cease to lag, and processes that hold barriers back."""
-        names = names_by_id(self.state) if found else {}
         for one in found:
             if not self._told.alarms.full():
-                self._told.alarms.put_nowait(alarm_to(one, names))
+                self._told.alarms.put_nowait(alarm_to(one, names_by_id(self.state)))
 
     def _attach(self, session: Session) -> None:
         """A node has connected: tell it all that it may have missed."""
@@ -664,52 +639,3 @@ def is_decided(
     """
     is_passed = pacing is not None and returned.through <= pacing.committed
     return is_passed and process in failures.failed
-
-
-def names_by_id(state: ControllerState) -> dict[int, str]:
-    """Return the names of all processes that have one."""
-    return {one.process: name for name, one in state.names.items()}
-
-
-def status_of(
-    state: ControllerState, sessions: Mapping[int, Session] | None, pacing: Pacing | None
-) -> Frame:
-    """Return the status of a network, "network" being None before it is founded.
-
-    `sessions` are the connections of nodes. Only a leader has them, and `pacing`: the status of
-    another member does not say who is connected, lags, or is cut off, and what kernels dropped.
-    """
-    network, failures = state.network, state.failures
-    if network is None or failures is None:
-        return {"network": None}
-    names = names_by_id(state)
-    lag = pacing.lag(failures.topology) if pacing is not None else None
-    promises = pacing.promises(failures.topology) if pacing is not None else None
-
-    def seen(node: int) -> Frame:
-        if sessions is None:
-            return {}
-        session = sessions.get(node)
-        drops = session.kernel_drops if session is not None else 0
-        return {"connected": session is not None, "kernel_drops": drops}
-
-    return {
-        "network": {"racks": network.racks, "spines": network.spines, "cores": network.cores,
-                    "interval_ns": network.interval, "place": network.place,
-                    "drain_mbit": round(mbit_of(network.drain_rate), 3),
-                    "mark_bytes": network.mark_above},
-        "switches": [{"switch": id, "host": at.host, "port": at.port,
-                      **seen(id)} for id, at in state.switches.items()],
-        "processes": [{"process": one, "name": names.get(one, ""), **seen(one)}
-                      for one in sorted(failures.processes)],
-        "failed": len(failures.failed),
-        "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
-        "lagged": lag.reported if lag else 0,
-        "held": [held_to(one, names) for one in promises.held] if promises else [],
-        "holds": promises.reported if promises else 0,
-        **forwarding_of(pacing.paths if pacing is not None else None, names),
-        "undecided": failures.is_undecided,
-        "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],
-                       "waiting": sorted(one.waiting)} for one in failures.failures.values()],
-        "to_remove": len(state.removals),
-    }  # fmt: skip

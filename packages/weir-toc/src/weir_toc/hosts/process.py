@@ -392,11 +392,12 @@ class Process:
         now = self.link.now()
         if now >= self._endpoint.deadline:
             self._endpoint.tick(now)
+        self._alarm.note_promise(now, self._endpoint.promised)
         if self._alarm.is_reading_due(self._endpoint.config.interval):
             reading = self._endpoint.read_link(rack_switch(self.process))
             endpoint = self._endpoint
             drops, commit = self._socket.kernel_drops, endpoint.barriers[1]
-            self._alarm.read([reading], drops, commit, endpoint.promise)
+            self._alarm.read([reading], drops, commit, endpoint.holds)
         self._after()
 
     def _after(self) -> None:

@@ -5,35 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rigs.deaf_process import take_beacons_only
 from rigs.loopback import INTERVAL, loopback
 from rigs.programs import PATIENCE_SECONDS
 from weir_toc import sync
 from weir_toc.cli import main
-from weir_toc.packet import OVERHEAD_BYTES
 
 
 def leader(url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["status", url, "--json"]) == 0
     return dict(json.loads(capsys.readouterr().out)["members"][0])
-
-
-def take_beacons_only(member: sync.Member) -> None:
-    """Let a process lose all that comes for it but beacons, by the network and the controller."""
-    endpoint = member._running.process._endpoint
-    assert endpoint is not None
-    receive = endpoint.receive_runs
-
-    def beacons(now: int, runs: Iterable[tuple[bytes, int]]) -> None:
-        receive(now, [one for one in runs if one[1] <= OVERHEAD_BYTES])
-
-    endpoint.receive_runs = beacons  # type: ignore[assignment, method-assign]
-    endpoint.forwarded = lambda *_: None  # type: ignore[method-assign]
 
 
 def test_who_holds_commit_barriers_back_is_named_with_whom_it_waits_for(

@@ -9,6 +9,7 @@ import pytest
 
 from rigs.one_rack import OneRack, T
 from weir_toc.controller.lag import LAG_INTERVALS, READ_INTERVALS, LinkReading
+from weir_toc.controller.promises import Wait
 from weir_toc.hosts.alarm import READINGS_MAX, Alarm
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.udp import UdpSocket
@@ -122,3 +123,24 @@ def test_a_reading_tells_what_the_kernel_has_dropped() -> None:
         watched.socket.kernel_drops = drops
         watched.until_said()
         assert watched.link.said[-1]["drops"] == drops
+
+
+def test_the_age_of_a_promise_is_the_least_since_the_reading_before() -> None:
+    watched = Watched()
+    alarm, now = watched.alarm, watched.rack.now
+    for age in (3 * T, T, 8 * T):
+        alarm.note_promise(now, now - age)
+    alarm.read([], 0, 5, (Wait.ACK, 2))
+    assert watched.link.said[-1]["promise"] == [now - 8 * T, T, 1, 2]
+    alarm.note_promise(now, now - 9 * T)
+    alarm.read([], 0, 5, (Wait.NOTHING, 0))
+    assert watched.link.said[-1]["promise"] == [now - 9 * T, 9 * T, 0, 0]
+    alarm.note_promise(now, now + T)  # it has given out later stamps
+    alarm.read([], 0, 5, (Wait.NOTHING, 0))
+    assert watched.link.said[-1]["promise"] == [now + T, 0, 0, 0]
+
+
+def test_a_switch_promises_nothing() -> None:
+    watched = Watched()
+    watched.until_said()
+    assert "promise" not in watched.link.said[-1]

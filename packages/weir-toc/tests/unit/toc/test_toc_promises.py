@@ -49,8 +49,8 @@ class Readings:
                     continue
                 late = self.late[process]
                 self.lag.read(NodeReading(process, self.now, self.now, late, {}))
-                promise = Promise(self.now - age, *self.waits[process])
-                self.told += self.alarm.read(process, self.now, self.now, promise)
+                promise = Promise(self.now - age, age, *self.waits[process])
+                self.told += self.alarm.read(process, self.now, promise)
         return self.told[before:]
 
 
@@ -148,8 +148,16 @@ def test_it_is_shown_by_names() -> None:
 
 def test_a_promise_comes_as_it_was_told_and_nothing_else_is_taken() -> None:
     for wait in Wait:
-        assert promise_from(promise_to(Promise(5, wait, 7))) == Promise(5, wait, 7)
-    for row in (None, [], [5, 1], [5, 1, 7, 0], [5, 4, 7], [5, -1, 7], [-5, 1, 7], ["5", 1, 7]):
+        assert promise_from(promise_to(Promise(5, 6, wait, 7))) == Promise(5, 6, wait, 7)
+    for row in (
+        None,
+        [5, 6, 1],
+        [5, 6, 1, 7, 0],
+        [5, 6, 4, 7],
+        [5, -6, 1, 7],
+        [-5, 6, 1, 7],
+        ["5", 6, 1, 7],
+    ):
         with pytest.raises(ControlError):
             promise_from(row)
 
@@ -159,19 +167,18 @@ def test_a_process_tells_whose_acknowledgement_it_waits_for() -> None:
     endpoint = rack.endpoints[A]
     rack.send(A, R, (B, b"connects"), (C, b"connects"))
     rack.run(8)
-    assert endpoint.promise.wait is Wait.NOTHING
-    assert rack.now - endpoint.promise.commit <= T
+    assert endpoint.holds == (Wait.NOTHING, 0)
+    assert rack.now - endpoint.promised <= T
     rack.loses = lambda process, data: (process, wire.receiver_of(data)) == (A, C)
     stamp = rack.now
     rack.send(A, R, (B, b"comes"), (C, b"is lost"))
     rack.run(8)
-    commit, wait, process = endpoint.promise
-    assert (wait, process) == (Wait.ACK, C)
-    assert stamp - T <= commit <= stamp
+    assert endpoint.holds == (Wait.ACK, C)
+    assert stamp - T <= endpoint.promised <= stamp
     rack.loses = lambda _process, _data: False
     rack.run(30)
-    assert endpoint.promise.wait is Wait.NOTHING
-    assert rack.now - endpoint.promise.commit <= T
+    assert endpoint.holds == (Wait.NOTHING, 0)
+    assert rack.now - endpoint.promised <= T
 
 
 def test_a_process_tells_for_which_receiver_a_batch_waits() -> None:
@@ -182,7 +189,7 @@ def test_a_process_tells_for_which_receiver_a_batch_waits() -> None:
     endpoint = rack.endpoints[A]
     endpoint.send_many(rack.now, R, [[(B, b"x")]] * 5)
     rack.run(8)
-    assert endpoint.promise[1:] == (Wait.ACK, B)
+    assert endpoint.holds == (Wait.ACK, B)
 
 
 def test_a_process_tells_who_has_not_answered_a_recall_and_that_nothing_is_noted() -> None:
@@ -196,15 +203,16 @@ def test_a_process_tells_who_has_not_answered_a_recall_and_that_nothing_is_noted
     endpoint = rack.endpoints[A]
     endpoint.process_failed(rack.now, C, rack.now)
     rack.run(2)
-    assert endpoint.promise[1:] == (Wait.RECALL, B)
+    assert endpoint.holds == (Wait.RECALL, B)
     rack.loses = lambda _process, _data: False
     rack.run(40)
-    assert endpoint.promise[1:] == (Wait.NOTE, C)
+    assert endpoint.holds == (Wait.NOTE, C)
     endpoint.recalls_noted(rack.now, C)
     rack.run(3)
-    assert endpoint.promise.wait is Wait.NOTHING
+    assert endpoint.holds == (Wait.NOTHING, 0)
 
 
 def test_a_process_that_has_not_joined_promises_nothing() -> None:
     rack = OneRack(1)
-    assert rack.endpoints[rack.join()].promise == Promise(0)
+    endpoint = rack.endpoints[rack.join()]
+    assert (endpoint.promised, endpoint.holds) == (0, (Wait.NOTHING, 0))
