@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import FailureState, Port
-from weir_toc.controller.lag import LagAlarm, Lagging
 from weir_toc.controller.paths import CutPaths
-from weir_toc.controller.promises import Held, PromiseAlarm
+from weir_toc.controller.promises import Alarms
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import Topology, rack_of
@@ -36,8 +35,7 @@ class Pacing:
         self.paths = CutPaths(self._answer)
         #: When `due` was first called; 0 before.
         self.began = 0
-        self._lag: LagAlarm | None = None
-        self._promises: PromiseAlarm | None = None
+        self._alarms: Alarms | None = None
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
@@ -49,21 +47,11 @@ class Pacing:
         #: Since when each process that goes on has not been connected to this leader.
         self._away: dict[int, int] = {}
 
-    def lag(self, topology: Topology) -> LagAlarm:
-        """Return the alarm of this leadership, which the readings of nodes are given."""
-        if self._lag is None:
-            self._lag = LagAlarm(topology, self._interval)
-        return self._lag
-
-    def promises(self, topology: Topology) -> PromiseAlarm:
-        """Return the alarm of old commit barriers of this leadership."""
-        if self._promises is None:
-            self._promises = PromiseAlarm(self.lag(topology), self._interval)
-        return self._promises
-
-    def expired(self, now: int, topology: Topology) -> list[Lagging | Held]:
-        """Return what is over by `now`, of the leader's clock: its nodes tell nothing any more."""
-        return [*self.lag(topology).expire(now), *self.promises(topology).expire(now)]
+    def alarms(self, topology: Topology) -> Alarms:
+        """Return the alarms of this leadership, which the readings of nodes are given."""
+        if self._alarms is None:
+            self._alarms = Alarms(topology, self._interval)
+        return self._alarms
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""

@@ -17,7 +17,14 @@ from enum import Enum
 from statistics import median_high
 from typing import NamedTuple
 
-from weir_toc.controller.lag import LAG_INTERVALS, LASTING_INTERVALS, READ_INTERVALS, LagAlarm
+from weir_toc.controller.lag import (
+    LAG_INTERVALS,
+    LASTING_INTERVALS,
+    READ_INTERVALS,
+    LagAlarm,
+    Lagging,
+)
+from weir_toc.topology import Topology
 
 
 class Wait(Enum):
@@ -140,3 +147,16 @@ class PromiseAlarm:
         if promise.wait in (Wait.ACK, Wait.RECALL) and self.lag.pauses(promise.process, now):
             return Reason.STOPPED
         return _REASONS[promise.wait]
+
+
+class Alarms:
+    """Both alarms of one leadership."""
+
+    def __init__(self, topology: Topology, interval: int) -> None:
+        """Watch a network of this interval, in nanoseconds."""
+        self.lag = LagAlarm(topology, interval)
+        self.promises = PromiseAlarm(self.lag, interval)
+
+    def expire(self, now: int) -> list[Lagging | Held]:
+        """Return what is over by `now`: its nodes tell nothing any more, or have failed."""
+        return [*self.lag.expire(now), *self.promises.expire(now)]

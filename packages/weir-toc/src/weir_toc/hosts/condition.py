@@ -30,15 +30,16 @@ def readings_in(
         return []
     # Only nodes of this network are kept and shown, whatever a node says that it has heard.
     links = {id: one for id, one in reading.links.items() if failures.has(id)}
+    alarms = pacing.alarms(failures.topology)
     found: list[Lagging | Held] = []
     if node in failures.processes and "commit" in frame:
         pacing.note_commit(monotonic_ns(), number_in(frame, "commit"))
-    found += pacing.lag(failures.topology).read(replace(reading, links=links))
+    found += alarms.lag.read(replace(reading, links=links))
     if node in failures.processes and "promise" in frame:
         promise = promise_from(frame["promise"])
         if not failures.has(promise.process):
             promise = promise._replace(process=0)
-        found += pacing.promises(failures.topology).read(node, at, promise)
+        found += alarms.promises.read(node, at, promise)
     return found
 
 
@@ -59,8 +60,7 @@ def status_of(
     if network is None or failures is None:
         return {"network": None}
     names = names_by_id(state)
-    lag = pacing.lag(failures.topology) if pacing is not None else None
-    promises = pacing.promises(failures.topology) if pacing is not None else None
+    alarms = pacing.alarms(failures.topology) if pacing is not None else None
 
     def seen(node: int) -> Frame:
         if sessions is None:
@@ -79,10 +79,11 @@ def status_of(
         "processes": [{"process": one, "name": names.get(one, ""), **seen(one)}
                       for one in sorted(failures.processes)],
         "failed": len(failures.failed),
-        "lagging": [lagging_to(one, names) for one in lag.lagging.values()] if lag else [],
-        "lagged": lag.reported if lag else 0,
-        "held": [held_to(one, names) for one in promises.held] if promises else [],
-        "holds": promises.reported if promises else 0,
+        "lagging": [lagging_to(one, names)
+                    for one in alarms.lag.lagging.values()] if alarms else [],
+        "lagged": alarms.lag.reported if alarms else 0,
+        "held": [held_to(one, names) for one in alarms.promises.held] if alarms else [],
+        "holds": alarms.promises.reported if alarms else 0,
         **forwarding_of(pacing.paths if pacing is not None else None, names),
         "undecided": failures.is_undecided,
         "unsettled": [{"failure": one.number, "processes": [list(p) for p in one.processes],

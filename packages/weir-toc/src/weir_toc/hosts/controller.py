@@ -246,7 +246,8 @@ class Controller:
             self.node.tick(elapsed)
             self._serve()
             if self._pacing is not None and self.state.failures is not None:
-                self._alarm(self._pacing.expired(self._clock.now(), self.state.failures.topology))
+                alarms = self._pacing.alarms(self.state.failures.topology)
+                self._alarm(alarms.expire(self._clock.now()))
 
     async def _write(self) -> None:
         while True:
