@@ -12,12 +12,14 @@ from weir_toc.controller.lag import (
     READ_INTERVALS,
     UNREAD_NS_MIN,
     LagAlarm,
+    Lagging,
+    LinkReading,
     NodeReading,
 )
-from weir_toc.controller.promises import Held, Promise, PromiseAlarm, Reason, Wait
+from weir_toc.controller.promises import Alarms, Held, Promise, PromiseAlarm, Reason, Wait
 from weir_toc.endpoint.events import Service
 from weir_toc.errors import ControlError
-from weir_toc.topology import Topology, process_id
+from weir_toc.topology import Topology, process_id, switch_id
 
 A, B, C = (process_id(0, one) for one in (1, 2, 3))
 READ = READ_INTERVALS * T
@@ -78,6 +80,8 @@ def test_one_that_is_only_a_little_behind_the_others_is_not_reported() -> None:
     assert readings.read(1) == []
     readings.age = dict.fromkeys(readings.age, 10 * LIMIT)
     assert readings.read(10) == []  # all are as old under load, and rise
+    readings.age[C] = T
+    assert readings.read(5) == []  # most are
 
 
 def test_all_whose_promises_stand_are_reported() -> None:
@@ -91,6 +95,34 @@ def test_all_whose_promises_stand_are_reported() -> None:
         readings.read()
     assert [(one.process, one.waits_for) for one in readings.told] == [(A, B), (C, B)]
     assert {one.reason for one in readings.told} == {Reason.RECALL}
+
+
+def test_a_promise_that_stands_and_is_not_old_is_not_reported() -> None:
+    readings = Readings()
+    for _ in range(5):
+        readings.now += READ
+        assert readings.alarm.read(A, readings.now, Promise(START, LIMIT)) == []
+
+
+def test_what_both_alarms_have_reported_is_over_once_nodes_tell_nothing() -> None:
+    alarms = Alarms(Topology.tree(1), T)
+    now = START
+    rack = switch_id("rack-0")
+    ages = {A: 2 * LIMIT, B: T, C: T}
+    told: list[object] = []
+    for _ in range(3):
+        now += READ
+        links = {one: LinkReading(one, age) for one, age in ages.items()}
+        told += alarms.lag.read(NodeReading(rack, now, now, 0, links))
+        for process in (B, C, A):
+            told += alarms.promises.read(process, now, Promise(now - ages[process], ages[process]))
+    assert len(told) == 2
+    assert alarms.expire(now) == []
+    lagging, held = alarms.expire(now + UNREAD_NS_MIN + 1)
+    assert isinstance(lagging, Lagging)
+    assert isinstance(held, Held)
+    assert lagging.is_over
+    assert held.is_over
 
 
 def test_one_that_is_old_in_turns_is_not_reported() -> None:
