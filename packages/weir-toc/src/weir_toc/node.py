@@ -68,10 +68,15 @@ class Silent(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A process joined, or the switch behind a fenced port came back."""
+    """A process joined, or the switch behind a fenced port came back.
+
+    While it `is_behind`, this switch has promised more than came by it. It is told again at the end
+    of that.
+    """
 
     neighbour: int
     epoch: int
+    is_behind: bool = False
 
 
 Effect = Send | Silent | Joined
@@ -100,8 +105,10 @@ class Input:
     #: frozen.
     frozen: bool = False
     frozen_epoch: int = 0
-    #: Whether the commit register is out of the minimum.
+    #: Whether the commit register is out of the minimum; and whether it was, and has not come up to
+    #: the minimum yet.
     removed: bool = False
+    is_behind: bool = False
     #: Whether the controller has fenced it, so that it may only come back after its removal.
     held: bool = False
     #: When the port last came back, None if it never did; and how often in a row it fell silent
@@ -327,6 +334,9 @@ class SwitchNode:
             for neighbour, one in half.inputs.items():
                 if not one.live or one is self._virtual:
                     continue
+                if one.is_behind and one.commit >= half.commit:
+                    one.is_behind = False
+                    self._effects.append(Joined(neighbour, one.epoch))
                 if one.heard_at < silent_since or self._stands(now, neighbour, one):
                     self._hold_back(now, one)
                     self._fence(half, neighbour, one)
@@ -507,8 +517,9 @@ class SwitchNode:
         one.barrier = one.risen = now - START_NS
         if one.removed:
             one.frozen = one.removed = False
+            one.is_behind = True
             one.commit = now - START_NS
-        self._effects.append(Joined(neighbour, epoch))
+        self._effects.append(Joined(neighbour, epoch, one.is_behind))
 
     def _join(self, now: int, neighbour: int, join: Packet) -> None:
         """Take a process as an input, once; it is told the floors each time that it asks."""

@@ -588,7 +588,7 @@ class World:
                 report = InputSilent(id, effect.neighbour, effect.epoch, effect.commit)
                 self._tell_controller(report)
             elif effect.neighbour in self.switches:
-                self._tell_controller(LinkJoined(id, effect.neighbour))
+                self._tell_controller(LinkJoined(id, effect.neighbour, effect.is_behind))
             else:
                 self._tell_controller(ProcessJoined(effect.neighbour))
         self._send_all(id, sent)

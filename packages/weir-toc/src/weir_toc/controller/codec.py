@@ -230,7 +230,9 @@ def _listed(one: object) -> list[object]:
 
 
 def _plain(value: object) -> object:
-    """Return tuples as lists, as JSON has them."""
+    """Return tuples as lists, as JSON has them, and what is true or false as a number."""
+    if isinstance(value, bool):
+        return int(value)
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
@@ -243,7 +245,11 @@ def _made(classes: Mapping[str, type], name: str, rest: list[object]) -> object:
     if not least <= len(rest) <= len(due):
         raise ControlError(f"a {name} of {len(rest)} fields: {len(due)} are due")
     checked = [
-        _text(value) if field.type == "str" else _number(value)
+        _text(value)
+        if field.type == "str"
+        else _number(value) == 1
+        if field.type == "bool"
+        else _number(value)
         for field, value in zip(due, rest, strict=False)
     ]
     record = made(*checked)

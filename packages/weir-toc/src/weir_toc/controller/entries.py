@@ -20,10 +20,15 @@ class ProcessJoined:
 
 @dataclass(frozen=True, slots=True)
 class LinkJoined:
-    """A switch hears of another one again, in a later epoch."""
+    """A switch hears of another one again, in a later epoch.
+
+    While the link `is_behind`, the switch has promised more than came by it, and nothing is covered
+    by that promise that comes by this link alone. It reports again at the end of that.
+    """
 
     switch: int
     neighbour: int
+    is_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

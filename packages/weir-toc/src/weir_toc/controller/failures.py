@@ -13,7 +13,8 @@
 7. *Resume.* When all have answered, the frozen registers are removed, and barriers move.
 
 A cable that fails where all processes still reach each other is a failure of no process: it
-is removed at once.
+is removed at once, unless they do so by a cable alone that came back and is behind what its switch
+has promised without it. Then its registers wait for that.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class FailureState:
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
+        #: Those of them whose registers were commanded to be removed; and inputs that came back
+        #: after that, and are behind.
+        self._removed: set[Port] = set()
+        self._behind: set[Port] = set()
         #: Inputs that were commanded to be frozen for a decision that waits for them.
         self._freezing: set[Port] = set()
         #: Processes that do not answer, and are not frozen yet.
@@ -122,7 +127,8 @@ class FailureState:
             self._forget_side()
             return []
         if isinstance(entry, LinkJoined):
-            return self._link_joined((entry.switch, entry.neighbour))
+            port = entry.switch, entry.neighbour
+            return self._link_joined(port, entry.is_behind) + self._resumed()
         if isinstance(entry, NodeSilent):
             if entry.node in self.processes:
                 self._unanswering.add(entry.node)
@@ -191,6 +197,8 @@ class FailureState:
         for port in [port for port in self._silent if port[0] == switch]:
             del self._silent[port]
             self._decided.discard(port)
+        for ports in (self._removed, self._behind):
+            ports -= {port for port in ports if port[0] == switch}
         self._reconsider()
         self._forget_side()
         return self._routes()
@@ -217,6 +225,8 @@ class FailureState:
             "numbers": self._numbers,
             "silent": [astuple(one) for one in self._silent.values()],
             "decided": sorted(self._decided),
+            "removed": sorted(self._removed),
+            "behind": sorted(self._behind),
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
             "freezing": sorted(self._freezing),
@@ -237,6 +247,8 @@ class FailureState:
         self._decided = {(switch, neighbour) for switch, neighbour in state["decided"]}
         self._unanswering = {*state["unanswering"]}
         self._dead_switches = {*state["dead_switches"]}
+        self._removed = {(switch, neighbour) for switch, neighbour in state.get("removed", ())}
+        self._behind = {(switch, neighbour) for switch, neighbour in state.get("behind", ())}
         # Snapshots of earlier releases do not tell: the next decision commands them again.
         self._freezing = {(switch, neighbour) for switch, neighbour in state.get("freezing", ())}
         # Nor do they tell which side went on: it is weighed again.
@@ -367,9 +379,13 @@ class FailureState:
         dead = self._dead_links()
         return [SetRoutes(id, self.topology.routes(id, dead)) for id in self.topology.switches]
 
-    def _link_joined(self, port: Port) -> list[Command]:
+    def _link_joined(self, port: Port, is_behind: bool) -> list[Command]:
         """A link is back. Its register counts from now on, or from the end of a failure."""
         self._dead_switches.discard(port[1])
+        self._removed.discard(port)
+        self._behind.discard(port)
+        if is_behind:
+            self._behind.add(port)
         report = self._silent.pop(port, None)
         self._forget_side()
         if report is None:
@@ -378,11 +394,13 @@ class FailureState:
         if port not in self._unsettled():  # if it has been removed before, that changes nothing
             commands.append(Remove(report.switch, report.neighbour, report.epoch))
         back = self._silent.get(port[::-1])
-        if back is not None and port[::-1] in self._decided and not self.failures:
+        is_waiting = any(failure.waiting for failure in self.failures.values())
+        is_due = port[::-1] in self._decided and port[::-1] not in self._unsettled()
+        if back is not None and is_due and not is_waiting:
             # The cable carries packets both ways: each end has heard the other one. This end may
             # have been frozen on command, for a decision that was not made, by a switch that does
             # not go on now. Nothing else would let it come back, and the cable would be dead.
-            commands.append(Remove(back.switch, back.neighbour, back.epoch))
+            commands.append(self._remove(back))
         for failure in self.failures.values():
             # It may have been back before, and be frozen since then in a later epoch.
             failure.inputs = tuple(
@@ -407,17 +425,45 @@ class FailureState:
         Those of a later failure wait for all earlier ones: they may be all that keeps barriers
         below the stamp of an earlier one, whose own registers lie behind.
         """
-        done: list[Failure] = []
-        for failure in self.failures.values():  # in the order of the decisions
+        commands: list[Command] = []
+        for failure in [*self.failures.values()]:  # in the order of the decisions
             if failure.waiting:
                 break
-            done.append(failure)
-        commands: list[Command] = []
-        for failure in done:
-            del self.failures[failure.number]
+            kept = []
             for one in failure.inputs:
-                commands.append(Remove(one.switch, one.neighbour, one.epoch))
+                if self._is_needed((one.switch, one.neighbour)):
+                    kept.append(one)
+                    continue
+                commands.append(self._remove(one))
                 if one.neighbour in self.failed:  # its id never comes back
                     self._silent.pop((one.switch, one.neighbour), None)
                     self._decided.discard((one.switch, one.neighbour))
+                    self._removed.discard((one.switch, one.neighbour))
+            failure.inputs = tuple(kept)
+            if not kept:
+                del self.failures[failure.number]
         return commands
+
+    def _remove(self, one: InputSilent) -> Remove:
+        if (one.switch, one.neighbour) in self._silent:
+            self._removed.add((one.switch, one.neighbour))
+        return Remove(one.switch, one.neighbour, one.epoch)
+
+    def _is_needed(self, port: Port) -> bool:
+        """Whether barriers must wait for a frozen register: without it, some of what comes from a
+        rack to another would come by no link that holds them back.
+
+        A link that is behind does not, also if it is silent again: its switch has promised more.
+        Any other one whose register is frozen does until that is removed.
+        """
+        if port not in self._silent or not self._behind:
+            return False
+        links = {*self.topology.links}
+        out = frozenset(
+            Link(*ends) for one in self._removed | self._behind for ends in (one, one[::-1])
+            if ends in links
+        )  # fmt: skip
+        less = out | {Link(*ends) for ends in (port, port[::-1]) if ends in links}
+        racks = self._racks_that_go_on()
+        before, after = self.topology.reached(out), self.topology.reached(less)
+        return any(before[rack] & racks != after[rack] & racks for rack in racks)

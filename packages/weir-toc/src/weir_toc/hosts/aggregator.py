@@ -259,7 +259,7 @@ class Aggregator:
                     InputSilent(self.switch, effect.neighbour, effect.epoch, effect.commit)
                 )
             elif effect.neighbour in (*node.switch.lower, *node.switch.upper):
-                self.link.report(LinkJoined(self.switch, effect.neighbour))
+                self.link.report(LinkJoined(self.switch, effect.neighbour, effect.is_behind))
             else:
                 self.link.report(ProcessJoined(effect.neighbour))
 

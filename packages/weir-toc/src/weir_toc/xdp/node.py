@@ -157,14 +157,17 @@ class XdpNode(SwitchNode):
         """Let time pass, as in `SwitchNode`.
 
         The data path sends a beacon that comes to all ports. While it does, and no barrier is old,
-        time passes for this process in each fourth interval only. Otherwise, and for neighbours
-        that share a port, it injects blank ones in each interval.
+        time passes for this process in each fourth interval only. Otherwise, while a link is
+        behind, and for neighbours that share a port, it injects blank ones in each interval.
         """
         self._now = now
         self._path.settle()
         interval = self.config.interval
         silent_at = self._silent_at(now)
-        if self._next_beacon <= now <= silent_at and not self._slept(now):
+        is_quiet = not self._slept(now) and not any(
+            one.is_behind for half in (self.up, self.down) for one in half.inputs.values()
+        )
+        if self._next_beacon <= now <= silent_at and is_quiet:
             blanks, self._next_beacon = self._blank_round(now), self._after(now)
             if abs(now - self._path.words[at.TURNED_AT]) < 3 * interval // 2:
                 del blanks[: wire.OVERHEAD_BYTES]

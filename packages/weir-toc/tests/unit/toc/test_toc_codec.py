@@ -52,6 +52,10 @@ RECORDS: list[tuple[Record, bytes]] = [
     (Reported(1, 2, 3, InputSilent(4, 5, 6, 7)), b'["Reported",1,2,3,["InputSilent",4,5,6,7]]'),
     (Reported(1, 2, 3, ProcessJoined(4)), b'["Reported",1,2,3,["ProcessJoined",4]]'),
     (Reported(1, 2, 3, LinkJoined(4, 5)), b'["Reported",1,2,3,["LinkJoined",4,5]]'),
+    (
+        Reported(1, 2, 3, LinkJoined(4, 5, is_behind=True)),
+        b'["Reported",1,2,3,["LinkJoined",4,5,1]]',
+    ),
     (Reported(1, 2, 3, Completed(4, 5)), b'["Reported",1,2,3,["Completed",4,5]]'),
     (
         Reported(1, 2, 3, Recalled(4, 5, ((6, 7), (9, 9)))),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+
+import pytest
 
 from weir_toc.controller.entries import (
     Command,
@@ -102,6 +105,140 @@ def test_a_link_that_comes_back_twice_during_a_failure_is_removed_in_its_last_ep
     assert but_routes(one.apply(LinkJoined(*port))) == []
     one.apply(Completed(1, A))
     assert Remove(*port, 2) in one.apply(Completed(1, C))
+
+
+def _with_a_cable_behind(is_loaded: bool = False) -> FailureState:
+    """Return a state in which a cable of rack 1 was removed, and is back and behind."""
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[0], 40))
+    one.apply(Decide())
+    one.apply(LinkJoined(SPINES[0], RACKS[1], is_behind=True))
+    one.apply(LinkJoined(RACKS[1], SPINES[0]))
+    if not is_loaded:
+        return one
+    loaded = FailureState(TREE)
+    loaded.load(json.loads(json.dumps(one.dump())))
+    return loaded
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_cable_stays_while_the_one_in_its_place_is_behind(is_loaded: bool) -> None:
+    """The spine of that one has promised more, and told rack 0: nothing else holds it back."""
+    one = _with_a_cable_behind(is_loaded)
+    silent(one, (SPINES[1], RACKS[1], 60), (RACKS[1], SPINES[1], 61))
+    assert but_routes(one.apply(Decide())) == []
+    assert one.failed == {}
+    assert but_routes(one.apply(LinkJoined(SPINES[0], RACKS[1]))) == [
+        Remove(SPINES[1], RACKS[1], 1), Remove(RACKS[1], SPINES[1], 1),
+    ]  # fmt: skip
+    assert one.failures == {}
+
+
+TREE_OF_THREE = Topology.tree(racks=2, spines=3)
+RACK = RACKS[1]
+FIRST, SECOND, THIRD = TREE_OF_THREE.switches[RACK].upper
+
+
+def _with_two_cables_removed() -> FailureState:
+    """Return a state in which two cables of rack 1 were removed, and one is back and behind."""
+    one = FailureState(TREE_OF_THREE)
+    one.apply(ProcessJoined(A))
+    one.apply(ProcessJoined(C))
+    silent(one, *((spine, RACK, 5) for spine in (FIRST, SECOND)),
+           *((RACK, spine, 5) for spine in (FIRST, SECOND)))  # fmt: skip
+    one.apply(Decide())
+    one.apply(LinkJoined(FIRST, RACK, is_behind=True))
+    one.apply(LinkJoined(RACK, FIRST))
+    one.apply(Decide())  # the second one is decided on again
+    return one
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_what_was_removed_before_holds_nothing_back_when_it_is_decided_on_again(
+    is_loaded: bool,
+) -> None:
+    one = _with_two_cables_removed()
+    if is_loaded:
+        state = json.loads(json.dumps(one.dump()))
+        one = FailureState(TREE_OF_THREE)
+        one.load(state)
+    silent(one, (THIRD, RACK, 9), (RACK, THIRD, 9))
+    assert Remove(THIRD, RACK, 1) not in one.apply(Decide())
+    # An end of the second cable comes back, and lets the other end come back, too.
+    assert Remove(RACK, SECOND, 1) in one.apply(LinkJoined(SECOND, RACK, is_behind=True))
+    assert Remove(THIRD, RACK, 1) in one.apply(LinkJoined(FIRST, RACK))
+
+
+def test_a_cable_that_is_back_and_not_behind_takes_the_place_of_another_one() -> None:
+    one = _with_two_cables_removed()
+    one.apply(LinkJoined(SECOND, RACK))
+    one.apply(LinkJoined(RACK, SECOND))
+    silent(one, (THIRD, RACK, 9), (RACK, THIRD, 9))
+    assert Remove(THIRD, RACK, 1) in one.apply(Decide())
+
+
+def test_a_switch_that_starts_anew_is_not_behind() -> None:
+    one = _with_a_cable_behind()
+    one.switch_started(SPINES[0])
+    silent(one, (SPINES[1], RACKS[1], 60), (RACKS[1], SPINES[1], 61))
+    assert Remove(SPINES[1], RACKS[1], 1) in one.apply(Decide())
+
+
+def test_an_end_that_is_back_does_not_remove_the_other_one_that_is_needed() -> None:
+    one = _with_a_cable_behind()
+    silent(one, (SPINES[1], RACKS[1], 60), (RACKS[1], SPINES[1], 61))
+    one.apply(Decide())
+    assert but_routes(one.apply(LinkJoined(RACKS[1], SPINES[1]))) == [
+        Remove(RACKS[1], SPINES[1], 1)
+    ]
+
+
+def test_a_rack_that_does_not_go_on_waits_for_no_cable_of_others() -> None:
+    tree = Topology.tree(racks=3, spines=2)
+    left, right = tree.switches[RACKS[1]].upper
+    last = tree.switch_of_rack(2).id
+    one = FailureState(tree)
+    for process in (A, C, process_id(2, 1)):
+        one.apply(ProcessJoined(process))
+    silent(one, (left, last, 5), (last, left, 5))
+    one.apply(Decide())
+    one.apply(LinkJoined(left, last, is_behind=True))
+    one.apply(LinkJoined(last, left))
+    silent(one, (left, RACKS[1], 6), (right, RACKS[1], 6))
+    one.apply(Decide())
+    one.apply(Completed(2, A))
+    done = one.apply(Completed(2, process_id(2, 1)))
+    assert done == [Remove(left, RACKS[1], 1), Remove(right, RACKS[1], 1)]
+
+
+def test_what_no_cable_holds_back_any_more_keeps_no_other_register() -> None:
+    """Rack 1 was cut off, and is back by a cable alone that is behind: its processes had failed."""
+    one = state()
+    silent(one, *((spine, RACKS[1], 50) for spine in SPINES))
+    one.apply(Decide())
+    for process in (A, B):
+        one.apply(Completed(1, process))
+    one.apply(LinkJoined(SPINES[0], RACKS[1], is_behind=True))
+    silent(one, (RACKS[1], SPINES[1], 61))
+    assert Remove(RACKS[1], SPINES[1], 1) in one.apply(Decide())
+
+
+def test_a_cable_that_is_behind_and_breaks_again_is_waited_for_no_more() -> None:
+    one = _with_a_cable_behind()
+    one.apply(InputSilent(SPINES[0], RACKS[1], 2, 70))
+    one.apply(InputSilent(RACKS[1], SPINES[0], 2, 71))
+    assert Remove(SPINES[0], RACKS[1], 2) in one.apply(Decide())
+
+
+def test_a_process_that_fails_does_not_wait_for_a_cable_that_is_behind() -> None:
+    """The register of the process may be what keeps that cable behind."""
+    one = _with_a_cable_behind()
+    silent(one, (SPINES[1], RACKS[1], 60), (RACKS[1], SPINES[1], 61))
+    one.apply(Decide())
+    silent(one, (RACKS[0], B, 77))
+    one.apply(Decide())
+    one.apply(Completed(3, A))
+    assert one.apply(Completed(3, C)) == [Remove(RACKS[0], B, 1)]
 
 
 def test_a_cable_that_breaks_later_waits_for_the_failures_before_it() -> None:

@@ -283,7 +283,7 @@ def test_a_link_that_comes_back_counts_again_once_the_controller_has_settled_it(
         one.remove(now, dead, epoch=1)
         assert one.down.commit == START + 12 * T
     effects = one.receive(now, dead, beacon(dead, now, epoch=2))
-    assert Joined(dead, 2) in effects
+    assert Joined(dead, 2, is_removed_first) in effects
     if not is_removed_first:
         assert one.registers()[dead].commit < START  # frozen until then
         one.remove(now, dead, epoch=1)
@@ -291,6 +291,30 @@ def test_a_link_that_comes_back_counts_again_once_the_controller_has_settled_it(
     one.receive(now + 1, alive, beacon(alive, now + 2))
     one.tick(now + 1)
     assert one.down.commit == now + 1
+
+
+def test_a_link_that_was_removed_tells_once_it_has_come_up_to_what_was_promised() -> None:
+    topology, one = two_racks()
+    dead, alive = topology.switch_of_rack(0).upper
+    for tick in range(1, 13):
+        now = START + tick * T
+        one.receive(now, alive, beacon(alive, now))
+        one.tick(now)
+    one.remove(now, dead, epoch=1)
+    assert one.down.commit == START + 12 * T
+    assert Joined(dead, 2, True) in one.receive(now, dead, beacon(dead, now, START, epoch=2))
+    now += T
+    one.receive(now, dead, beacon(dead, now, START + 12 * T - 1, epoch=2))
+    assert not [effect for effect in one.tick(now) if isinstance(effect, Joined)]
+    for tick in range(13, 26):  # it falls silent, and comes back before the controller removes it
+        one.receive(now := START + tick * T, alive, beacon(alive, now))
+        one.tick(now)
+    now = START + 40 * T  # it was held back
+    assert Joined(dead, 3, True) in one.receive(now, dead, beacon(dead, now, START, epoch=3))
+    one.remove(now, dead, epoch=2)
+    one.receive(now, dead, beacon(dead, now, START + 12 * T, epoch=3))
+    assert Joined(dead, 3) in one.tick(now)
+    assert not [effect for effect in one.tick(now) if isinstance(effect, Joined)]
 
 
 def test_a_link_that_breaks_again_before_its_removal_waits_for_the_second_one() -> None:

@@ -36,7 +36,7 @@ from rigs.xdp_world import (
 )  # fmt: skip
 from weir_toc import packet as wire
 from weir_toc.errors import XdpError
-from weir_toc.node import SILENT_INTERVALS, Silent, SwitchConfig
+from weir_toc.node import SILENT_INTERVALS, Joined, Silent, SwitchConfig
 from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id, switch_id
 from weir_toc.xdp import kernel
@@ -368,6 +368,27 @@ def test_no_register_of_a_spine_is_copied_while_its_barriers_stand(twins: Make) 
             both.receive(now, neighbour, beacon(neighbour, START))
         assert both.xdp.tick(now) == []
     assert both.path.words[at.COMMAND] == commands
+
+
+def test_a_link_that_is_behind_is_looked_at_in_each_interval(twins: Make) -> None:
+    both = twins(switch_id("spine-1"), TREE)
+    dead, *others = (*both.switch.lower, *both.switch.upper)
+    now = START
+    for _ in range(SILENT_INTERVALS + 3):
+        now += T
+        for neighbour in others:
+            both.receive(now, neighbour, beacon(neighbour, now))
+        both.tick(now)
+    for one in (both.xdp, both.node):
+        one.remove(now, dead, 1)
+    both.receive(now, dead, beacon(dead, now - T, epoch=2))
+    assert both.xdp.registers()[dead].is_behind
+    now += T
+    for neighbour in others:
+        both.receive(now, neighbour, beacon(neighbour, now))
+    both.receive(now, dead, beacon(dead, now, epoch=2))
+    assert Joined(dead, 2) in both.xdp.tick(now)
+    assert not both.xdp.registers()[dead].is_behind
 
 
 def test_marks_are_those_of_the_phantom_queue(twins: Make) -> None:
