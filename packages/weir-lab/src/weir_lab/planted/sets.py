@@ -215,7 +215,7 @@ OF_RELAYS = (
     Bug(
         "relay-gives-a-users-folder-to-everybody",
         "What was pulled as a user is served by no relay without one.",
-        "weir.relay_node.serve",
+        "weir.relay_node.host",
         "if founded.private and not config.is_private:",
         "if False:",
         f"{_ACCESS}::test_what_a_user_may_read_is_served_to_nobody_without_a_login",

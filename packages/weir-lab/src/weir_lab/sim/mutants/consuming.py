@@ -203,7 +203,7 @@ def a_late_ack_counts_as_work_done(patch: Patch) -> None:
     """Who acks what is another's by then is told so."""
     patch.source(
         _ACKING,
-        "            self.expired(partition, (fence, first, behind), AckOutcome(outcome))",
+        "            self.expired(partition, one, AckOutcome(outcome))",
         "            pass",
     )
 
@@ -233,8 +233,8 @@ def a_nack_forgets_its_delay(patch: Patch) -> None:
     """What goes back with a delay is held back for so long."""
     patch.source(
         _RETURNING,
-        "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
-        "return m.Nack(address, self._cluster, fence, runs, 0, untried)",
+        "return m.Nack(address, self._cluster, now, runs, delay_ms, untried)",
+        "return m.Nack(address, self._cluster, now, runs, 0, untried)",
     )
 
 

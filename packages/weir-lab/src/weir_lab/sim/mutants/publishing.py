@@ -225,8 +225,8 @@ def the_next_message_says_that_the_one_before_is_done(patch: Patch) -> None:
     """A message is done once that is said, and never because the next one was asked for."""
     patch.source(
         "weir.client.consumer.consumer",
-        "        task, settlement = asyncio.current_task(), self.settlement\n",
-        "        task, settlement = asyncio.current_task(), self.settlement\n"
+        "        task = asyncio.current_task(settlement.loop)\n",
+        "        task = asyncio.current_task(settlement.loop)\n"
         "        for one in [*self._in_hand._holders]:\n"
         "            settlement.done(one)\n",
     )
