@@ -164,9 +164,16 @@ class Hub(Program):
         if last is not None and self.world.chance(_RESEND):
             self._transmit(last)
         if self.world.chance(_REBOOT) and self.link is not None:
-            self.link.cut(self)
-            self._reboot()
+            self._restart(self.link)
         self._run()
+
+    def _restart(self, link: Link) -> None:
+        """Reboot amid a connection, which is gone with all else: a confirm that comes late on it
+        names no boot, and would be taken for that of a message of the next one.
+        """
+        link.cut(self)
+        self.lost(link)
+        self._reboot()
 
     def _reboot(self) -> None:
         """Forget everything but the boot count, as a hub without a battery does."""
