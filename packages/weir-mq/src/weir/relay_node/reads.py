@@ -131,11 +131,13 @@ def nothing_for(fetch: m.Fetch, committed: int, mark: Mark | None) -> m.Fetched:
 
 def barrier_of(fetch: m.Fetch, mark: Mark | None, committed: int) -> tuple[int, int]:
     """Return barrier and partitions of an answer, of which `committed` is told: all messages up to
-    the barrier lie below that.
+    the barrier lie below that. How many partitions there are is told also where the barrier is not:
+    a message of partition 0 may lie above the stamp from which on another one counts.
     """
-    if mark is None or mark.through > committed:
+    if mark is None:
         return 0, 0
-    return mark.stamp, 0 if partition_of(fetch.address.group) else mark.partitions
+    partitions = 0 if partition_of(fetch.address.group) else mark.partitions
+    return 0 if mark.through > committed else mark.stamp, partitions
 
 
 def read_portion(plan: Plan, found: Mapping[int, Buffer], state: RelayState) -> Portion | None:

@@ -505,8 +505,11 @@ class RelayRequests:
             (partition, *((mark.stamp, mark.through) if mark else (0, 0)))
             for partition, mark in enumerate(marks)
         ]
+        # Whoever reads on learns here of partitions that joined. From which stamp on each counts
+        # only the core knows: from the first one on it is safe.
+        roster = tuple((partition, 0) for partition in range(1, len(rows)))
         reached = all(stamp >= request.stamp for _, stamp, _ in rows)
-        return m.Barriers(request.topic, rows, reached=reached)
+        return m.Barriers(request.topic, rows, roster, reached)
 
     async def _await_mark(
         self, request: m.AwaitMark, room: AnswerRoom, asker: CoreAsker

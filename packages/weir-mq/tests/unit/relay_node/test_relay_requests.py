@@ -62,6 +62,12 @@ def test_a_partition_that_joined_and_is_not_here_yet_keeps_the_order_back() -> N
     assert (told.registers, told.reached) == ([(0, 60, 7), (1, 50, 4), (2, 0, 0)], False)
 
 
+def test_a_reader_learns_of_each_partition_that_a_barrier_is_told_of() -> None:
+    told = barriers(Mark(3, 60, 7), Mark(1, 50, 4))
+    assert {partition for partition, _ in told.roster} == {1, 2}
+    assert all(not floor for _, floor in told.roster), "from which stamp on is not known here"
+
+
 def test_a_topic_is_not_unknown_before_the_core_has_told_its_topics() -> None:
     host = CoreAway(Mark(1, 1, 0), Mark(1, 1, 0))
     requests = RelayRequests(cast(RelayHost, host))
