@@ -57,7 +57,7 @@ LONE = dataclasses.replace(
 )
 
 
-@mutant(seed=20, breaks={"HeldBack"})
+@mutant(seed=4, breaks={"HeldBack"})
 def a_delay_is_forgotten(patch: Patch) -> None:
     """What was given back with a delay goes to the next consumer at once (DESIGN §5 Consume)."""
     honest = Grants.returned
@@ -68,7 +68,7 @@ def a_delay_is_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(seed=2, breaks={"HeldBack"})
+@mutant(seed=4, breaks={"HeldBack"})
 def a_new_leader_forgets_a_delay(patch: Patch) -> None:
     """What is held back is in no entry, only in the leader's head (counterexample 20)."""
     honest = ClusterState.give_back
@@ -93,7 +93,7 @@ def a_new_leader_forgets_an_extension(patch: Patch) -> None:
     patch.setattr(ClusterState, "extend", extend)
 
 
-@mutant(seed=2, breaks={"AckedOnce"})
+@mutant(seed=12, breaks={"AckedOnce"})
 def a_late_ack_is_told_that_it_did_the_work(patch: Patch) -> None:
     """An ack of what another did meanwhile is answered as if its own grant had done it."""
     honest = ClusterState.late
@@ -128,7 +128,7 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=40, breaks={"Leased", "HeldBack", "AckedOnce"})
+@mutant(seed=39, breaks={"Leased", "HeldBack", "AckedOnce"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back
@@ -197,7 +197,7 @@ def what_was_tried_begins_unreported(patch: Patch) -> None:
     patch.setattr(Pulling, "report", report)
 
 
-@mutant(seed=1, breaks={"OneCursor"}, shape=TURNS)
+@mutant(seed=0, breaks={"OneCursor"}, shape=TURNS)
 def late_moves_count(patch: Patch) -> None:
     """Who had a turn before another's moves nothing any more (counterexample 22)."""
     honest = Cursor.move
@@ -225,7 +225,7 @@ def late_moves_count(patch: Patch) -> None:
     patch.setattr(CursorLeases, "move", propose)
 
 
-@mutant(seed=18, breaks={"OneCursor"}, shape=TURNS)
+@mutant(seed=6, breaks={"OneCursor"}, shape=TURNS)
 def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
     """A snapshot has all that was applied by then: who starts from it goes on behind no move."""
     honest, kept = Cursors.encode, "_encoded_before"
@@ -239,7 +239,7 @@ def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
     patch.setattr(Cursors, "encode", encode)
 
 
-@mutant(seed=3, breaks={"OneCursor"}, shape=UNRIVALLED)
+@mutant(seed=2, breaks={"OneCursor"}, shape=UNRIVALLED)
 def a_turn_outlives_a_seek(patch: Patch) -> None:
     """A seek ends the turn: what its holder says of the cursor afterwards is of before."""
 
@@ -270,7 +270,7 @@ def a_turn_before_it_is_committed(patch: Patch) -> None:
     patch.setattr(CursorLeases, "taken", taken)
 
 
-@mutant(seed=8, breaks={"OneTurn"}, shape=LONE)
+@mutant(seed=5, breaks={"OneTurn"}, shape=LONE)
 def a_new_leader_knows_of_no_turn(patch: Patch) -> None:
     """A turn that an earlier leader gave lasts as long as it said (ADR 0026)."""
     patch.setattr(cursor_leases, "left_of", lambda deadline, consumer, last_stamp, time: 0)
@@ -289,7 +289,7 @@ def a_turn_in_vain_is_forgotten(patch: Patch) -> None:
     patch.setattr(Cursor, "take", take)
 
 
-@mutant(seed=0, breaks={"OneTurn"}, shape=TURNS)
+@mutant(seed=5, breaks={"OneTurn"}, shape=TURNS)
 def a_consumer_goes_on_in_a_turn_that_was_over(patch: Patch) -> None:
     """Who is told that its turn is over has none: another works at it by now (docs/adr/0026)."""
     honest = Taker._moved

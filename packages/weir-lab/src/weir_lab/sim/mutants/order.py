@@ -129,7 +129,7 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=0,
+    seed=3,
     breaks=_BARRIER,
     shape=EVICTED,
 )
@@ -138,7 +138,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=3, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -153,13 +153,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "join_partitions", join_partitions)
 
 
-@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=7, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Promise, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=7, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -189,7 +189,7 @@ def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
 def what_is_under_way_does_not_count(patch: Patch) -> None:
     """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""
 
@@ -238,7 +238,7 @@ def a_mark_at_the_highest_register(patch: Patch) -> None:
     patch.source(_TOPIC_ORDER, "return min(stamps), throughs", "return max(stamps), throughs")
 
 
-@mutant(seed=2, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=5, breaks=_BARRIER, shape=ORDER)
 def what_another_leader_tells_counts_as_known(patch: Patch) -> None:
     """Who told a register, and not what is stamped how below it, lets nothing be left out."""
     patch.source(_TOPIC_ORDER, "                self.lasts.pop(partition, None)\n",
@@ -266,7 +266,7 @@ def a_mark_before_its_data(patch: Patch) -> None:
                  "            if partition not in told:\n")  # fmt: skip
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=STREAMED)
+@mutant(seed=5, breaks=_BARRIER, shape=STREAMED)
 def a_mark_of_a_changed_set(patch: Patch) -> None:
     """A partition that moves away keeps its last register: the next marks are of another set
     (counterexample 4).
