@@ -38,6 +38,7 @@ ONCE_BROKEN_WITH_RUNS = {
     611: "others were granted the memory that messages of a failed process still held",
     641225413: "a cable was taken out where the other one was behind what its switch had promised",
     804306036: "an end of a cable that was frozen, and does not go on, never came back",
+    835191171: "a lost message gave its credits back while parts of it were in memory",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30

@@ -220,6 +220,9 @@ class Flow:
         self.unreleased: dict[Service, deque[Part | Batch]] = {
             service: deque() for service in Service
         }
+        #: Best effort parts that were given up as lost, and the last ACK before: later ones tell
+        #: what the receiver may have of them.
+        self.lost: list[tuple[int, Part]] = []
         #: The highest PSN that was acknowledged.
         self.acked_top = dict.fromkeys(Service, config.first_psn - 1)
         #: When to ask for a window, or to send again what is not acknowledged.
@@ -313,6 +316,36 @@ class Flow:
         if part.is_under_way:
             part.is_under_way = False
             self.congestion.under_way -= part.size
+
+    def give_up(self, part: Part, is_lost: bool) -> None:
+        """A best effort part was not delivered, and is forgotten, as it is lost or came too late.
+
+        What came of a lost one, or came without its ACK, is in the receiver's memory until that is
+        released: it keeps its credit.
+        """
+        for psn in range(part.first_psn, part.first_psn + part.packets):
+            self.sent[Service.BEST_EFFORT].pop(psn, None)
+        if is_lost and part.holds_credit:
+            self.arrived(part)
+            self.lost.append((self.ack_number, part))
+        else:
+            self.release(part)
+
+    def find_lost(self, service: Service, number: int, ack: Acknowledgement) -> None:
+        """Take back the credits of what nothing came of, by a later ACK of best effort.
+
+        All below the highest packet that came is released in the end, but nothing above.
+        """
+        if service is Service.RELIABLE or not self.lost:
+            return
+        near = self.next_psn[Service.BEST_EFFORT]
+        top = max([unwrap_psn(first, near) + count for first, count in ack.ranges], default=0)
+        for since, part in self.lost:
+            if number > since:
+                part.packets = min(part.packets, max(0, top - part.first_psn))
+                if not part.packets:
+                    self.release(part)
+        self.lost = [one for one in self.lost if number <= one[0]]
 
     def arrived_alike(self, batch: Batch) -> None:
         """A whole batch is acknowledged."""

@@ -171,6 +171,8 @@ class Sender:
             if service is Service.RELIABLE and not is_forwarded:
                 # What was given to the controller, too, may have come by that way alone.
                 flow.path.is_cut &= isinstance(each, Sent) and each.is_forwarded
+        number = wire.unwrap_psn(packet.psn, flow.ack_number)
+        flow.find_lost(service, number, ack)
         flow.released(service, ack.released)
         newest = max([one.sent_at for _, one in flow.overtaken(now, service)], default=0)
         flow.congestion.lost(now, newest)
@@ -181,7 +183,6 @@ class Sender:
             flow.retry_at = now + flow.trips.timeout
         # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
         # be refused, and its hole keep all behind it in the receiver's memory.
-        number = wire.unwrap_psn(packet.psn, flow.ack_number)
         if number >= flow.ack_number:
             flow.ack_number = number
             shrank = ack.window < flow.window
@@ -221,10 +222,12 @@ class Sender:
         for flow in self.flows.values():
             batches = [one for one in flow.stale(lost_since) if isinstance(one, Batch)]
             self._separate(flow, Service.BEST_EFFORT, batches)
-            for one in flow.stale(lost_since):
+            for one in (lost := flow.stale(lost_since)):
                 if isinstance(one, Sent) and one.part.unacked:
                     flow.congestion.lost(now, one.sent_at)
                     self._give_up(one.scattering, one.part, Reason.LOST)
+            if lost:  # the answer tells what came of it
+                self._connect(now, flow, 0)
             if flow.retry_at <= now:
                 self._retry(now, flow)
             owed = flow.owed or self._recalls.owed(flow.to)
@@ -414,11 +417,8 @@ class Sender:
 
     def _give_up(self, scattering: Scattering, part: Part, reason: Reason) -> None:
         """A best effort part was not delivered: its sender decides what to do about it."""
-        flow = self.flows.get(part.to)
-        if flow is not None:
-            for psn in range(part.first_psn, part.first_psn + part.packets):
-                flow.sent[Service.BEST_EFFORT].pop(psn, None)
-            flow.release(part)
+        if (flow := self.flows.get(part.to)) is not None:
+            flow.give_up(part, reason is Reason.LOST)
         part.unacked = 0
         scattering.unacked -= 1
         if not scattering.unacked:

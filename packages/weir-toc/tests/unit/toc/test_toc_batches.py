@@ -32,9 +32,9 @@ def queued(rack: OneRack, service: Service, count: int, to: int = B) -> Endpoint
     return sender
 
 
-def answered(rack: OneRack, ack: Acknowledgement) -> None:
+def answered(rack: OneRack, ack: Acknowledgement, number: int = 1_000) -> None:
     """Give A an ACK of B."""
-    packet = Packet(wire.ACK, B, A, psn=1_000, payload=wire.encode_ack(ack))
+    packet = Packet(wire.ACK, B, A, psn=number, payload=wire.encode_ack(ack))
     rack.endpoints[A].receive(rack.now, [wire.encode(packet)])
 
 
@@ -74,9 +74,11 @@ def test_part_of_a_batch_is_released_before_the_rest_is_acknowledged() -> None:
     rack = windowed(BE)
     sender = queued(rack, BE, 60)
     assert sender.describe()["credits"] == 60 * cost_of(3)
-    answered(rack, Acknowledgement(BE.value, 3_000_000, 21, 0, 0, 0, ()))
+    ack = Acknowledgement(BE.value, 3_000_000, 21, 0, 0, 0, ())
+    answered(rack, ack)
     assert sender.describe()["credits"] == 40 * cost_of(3)
     rack.run(30)  # all are lost
+    answered(rack, ack, 1_001)
     assert sender.describe()["credits"] == 0
 
 

@@ -100,6 +100,7 @@ def test_a_late_best_effort_message_is_dropped_and_answered_with_a_nak() -> None
     assert rack.endpoints[B].counters.late == 1
     (failed,) = (one for one in rack.events[A] if isinstance(one, SendFailed))
     assert (failed.ticket, failed.reason) == (ticket, Reason.LATE)
+    assert rack.endpoints[A].describe()["credits"] == 0
 
 
 def test_a_repeated_packet_is_delivered_once_and_is_not_late() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rigs.one_rack import START, OneRack
 from weir_toc import packet as wire
-from weir_toc.endpoint.events import EndpointConfig, Left, Service
+from weir_toc.endpoint.events import EndpointConfig, Left, Reason, SendFailed, Service
 from weir_toc.endpoint.flow import Flow, Part
 from weir_toc.packet import Acknowledgement, Packet
 
@@ -209,3 +209,98 @@ def test_a_lost_burst_is_sent_again_as_fast_as_acks_come() -> None:
     rack.carry()
     rack.run(20)
     assert rack.texts(B) == [b"%d" % number for number in range(256)]
+
+
+# -- best effort that is lost ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_came_without_its_ack_counts_until_it_is_taken(alike: bool) -> None:
+    rack = OneRack(2, program_takes=True, part_max=SIZE, reorder_budget=30_000)
+    send(rack, BE, 1)
+    rack.run(6)
+    rack.loses = lambda process, data: process == B and data[22] == wire.ACK
+    send(rack, BE, 5, alike)
+    rack.run(30)
+    assert sum(isinstance(one, SendFailed) for one in rack.events[A]) == 5
+    rack.loses = lambda _process, _data: False
+    for _ in range(5):
+        send(rack, BE, 10, alike)
+        rack.run(30)
+    assert not rack.endpoints[B].counters.over_budget
+    here = 0
+    for _ in range(10):
+        rack.endpoints[B].taken(rack.now, BE, len(rack.messages(B)) - here)
+        here = len(rack.messages(B))
+        rack.run(30)
+    assert here == 56
+    assert rack.endpoints[A].describe()["credits"] == 0
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_what_came_of_a_lost_message_counts_until_its_barrier_has_passed(missing: int) -> None:
+    size = 4 * wire.PAYLOAD_BYTES_MAX
+    rack = OneRack(3, part_max=size, reorder_budget=30_000, lost_after=4)
+    send(rack, BE, 1)
+    rack.run(6)
+    rack.holds = lambda process, _data: process == C  # barriers stand
+    packets = iter(range(4))
+    rack.loses = lambda _process, data: data[22] == wire.DATA_BE and next(packets) == missing
+    rack.send(A, BE, (B, bytes(size)))
+    rack.loses = lambda _process, _data: False
+    rack.run(5)
+    assert [one.reason for one in rack.events[A] if isinstance(one, SendFailed)] == [Reason.LOST]
+    for _ in range(30):
+        send(rack, BE, 1)
+    assert not rack.endpoints[B].counters.over_budget
+    assert rack.endpoints[A].describe()["buffered"]
+    rack.holds = lambda _process, _data: False
+    rack.release()
+    rack.run(50)
+    assert len(rack.messages(B)) == 31
+    assert rack.endpoints[A].describe()["credits"] == 0
+
+
+@pytest.mark.parametrize("missing", [range(4), range(1, 4)])
+def test_credits_return_of_what_did_not_come(missing: range) -> None:
+    """The window holds one message: nothing comes behind it that would be released later."""
+    size = 4 * wire.PAYLOAD_BYTES_MAX
+    rack = OneRack(2, part_max=size, reorder_budget=12_000)
+    rack.send(A, BE, (A, b"to itself"))
+    send(rack, BE, 1)
+    rack.run(6)
+    passed = iter(range(100))
+    rack.loses = lambda _process, data: data[22] == wire.DATA_BE and next(passed) % 4 in missing
+    rack.endpoints[A].send_many(rack.now, BE, [[(B, bytes(size))] for _ in range(3)])
+    rack.run(10)
+    assert left(rack) == 3
+    rack.run(21)
+    assert left(rack) == 4  # at once, as an ACK was asked for
+    rack.run(200)
+    state = rack.endpoints[A].describe()
+    assert left(rack) == 5
+    assert (state["buffered"], state["credits"]) == (0, 0)
+
+
+def test_only_an_ack_that_is_newer_than_a_loss_tells_what_came() -> None:
+    flow = Flow(B, START, EndpointConfig(part_max=SIZE))
+    first, last = Part(B, bytes(4 * SIZE)), Part(B, bytes(4 * SIZE))
+    last.first_psn = first.packets
+    flow.next_psn[BE] = last.first_psn + last.packets
+    for part in (first, last):
+        flow.unreleased[BE].append(part)
+        flow.grant(part)
+        flow.give_up(part, is_lost=True)
+    assert flow.congestion.under_way == 0
+    ack = Acknowledgement(BE.value, 0, 0, 0, ranges=((0, 1), (last.first_psn, 1)))
+    nothing = Acknowledgement(BE.value, 0, 0, 0)
+    flow.find_lost(BE, flow.ack_number, nothing)
+    flow.find_lost(R, flow.ack_number + 1, nothing)
+    assert flow.used == first.size + last.size
+    flow.find_lost(BE, flow.ack_number + 1, ack)
+    assert flow.used == first.size + last.size
+    assert not flow.lost
+    flow.released(BE, last.first_psn)
+    assert flow.used == last.size
+    flow.released(BE, last.first_psn + 1)
+    assert flow.used == 0
