@@ -104,7 +104,7 @@ MUTANTS = (
            "            flow.path.forwarded_at = now\n"
            "            for psn, one in owed:\n"
            "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
-           "                    self._packet_acknowledged(flow, one)\n", 37, ("I1", "I9", "I10")),
+           "                    self._packet_acknowledged(flow, one)\n", 41, ("I1", "I9", "I10")),
     Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
            ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant("a repeated run is taken", _RECEIVING,
            "max(stream.newest, self.commit if is_reliable else self.barrier - 1)\n"
            "        if psn < top or run", "self.commit if is_reliable else self.barrier - 1\n"
-           "        if run", 2, ("I4",)),
+           "        if run", 9, ("I4",)),
     Mutant("a register that is frozen follows what comes", _NODE,
            "if commit > one.commit and not one.frozen:", "if commit > one.commit:", 78,
            ("I10", "I11", "I12", "I13")),
