@@ -52,8 +52,8 @@ class Watch:
     ) -> None:
         """Bounded and I13: no commit barrier passes a failure before all have settled it.
 
-        `due` are the failures, with their stamps, that the process is told of. Who has failed, too,
-        or is cut off, hears what others do not.
+        `due` are the failures, with their stamps, that the process is told of. A process
+        that has failed, too, or is cut off, hears what others do not.
         """
         if endpoint.granted > endpoint.config.reorder_budget:
             self.broken.append(f"Bounded {process} granted more than its budget")

@@ -1,8 +1,8 @@
 """When the leader decides, and whom it no longer waits for. It is given the time.
 
 A leader collects reports for a pause before it decides, so that all neighbours of one failure have
-reported it. Who is commanded, or is known to the controller, and does not answer in time, has
-failed itself: else barriers would stand still for ever.
+reported it. A node that is commanded, or is known to the controller, and does not answer in time,
+has failed itself: else barriers would stand still for ever.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Controller:
         self._unsent = {peer: asyncio.Queue[bytes](UNSENT_MAX) for peer in members if peer != id}
         self._sessions: set[Session] = set()
         self._nodes: dict[int, Session] = {}
-        #: Who waits for a record, by its index.
+        #: The session that waits for a record, by the index of that.
         self._waiting: dict[int, tuple[Session, int, Record]] = {}
         self._pacing: Pacing | None = None
         self._told = Told()

@@ -20,7 +20,7 @@ JSON, RAFT = b"j", b"r"
 FRAME_BYTES_MAX = 4 << 20
 #: What a node may send.
 REQUEST_BYTES_MAX = 64 << 10
-#: Who leaves so much unread is disconnected.
+#: A node that leaves so much unread is disconnected.
 UNREAD_BYTES_MAX = 8 << 20
 
 Frame = dict[str, Any]

@@ -332,8 +332,8 @@ class Process:
 
     async def drain(self) -> None:
         """Wait until all that was sent has left and is acknowledged, or given up, and until the
-        network's commit barrier has passed the reliable part of it. Who leaves before that has
-        failed at a stamp below, and receivers discard what they have acknowledged.
+        network's commit barrier has passed the reliable part of it. A process that leaves before
+        that has failed at a stamp below, and receivers discard what they have acknowledged.
         """
         ending = self._ending
         while not ending.excluded and not ending.ended and self._endpoint is not None:
