@@ -107,7 +107,7 @@ class Daemon:
 
     def page(self) -> dict[str, Any]:
         """Return its page as JSON. Raises `SparkFailed` if it has ended, `OSError` if it does not
-        answer.
+        answer, or not with JSON: Spark adds its pages one by one to a web server that runs already.
         """
         assert self._process is not None
         if self._process.poll() is not None:
@@ -121,8 +121,8 @@ class Daemon:
                 raise OSError(f"{self.name} answered {answer.status}")
             found: dict[str, Any] = json.loads(text)
             return found
-        except http.client.HTTPException as error:
-            raise OSError(str(error)) from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"{self.name} answered with no page: {error}") from error
         finally:
             asking.close()
 

@@ -36,7 +36,10 @@ FAKE = """
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             assert self.path == "/json/", self.path
-            body = open("page.json", "rb").read()
+            early = os.path.exists("early.html")
+            body = open("early.html" if early else "page.json", "rb").read()
+            if early:
+                os.remove("early.html")
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
@@ -102,6 +105,16 @@ def test_what_the_pages_say_is_put_together(cluster: Standalone) -> None:
             Application("app-2", "delays", "FINISHED", 2, ()),
             Application("app-3", "late", "RUNNING", 2, ("worker-1",)),
         ]
+
+
+@pytest.mark.parametrize("text", ["", "<html>Spark Master</html>", "\xff"])
+def test_a_page_that_is_not_json_yet_is_asked_for_again(
+    cluster: Standalone, tmp_path: Path, text: str
+) -> None:
+    for name in ("master", "worker-1"):
+        (tmp_path / "run" / name / "early.html").write_bytes(text.encode("latin-1"))
+    with cluster:
+        assert [one.id for one in cluster.applications()] == ["app-1", "app-2", "app-3"]
 
 
 def test_spark_sees_nothing_of_this_environment(
