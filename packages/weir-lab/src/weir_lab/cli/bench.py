@@ -8,7 +8,7 @@ import typer
 
 from weir.client.core.retries import seconds
 from weir_lab.cli.bench_compare import compare, spark
-from weir_lab.cli.bench_handlers import handlers, workers
+from weir_lab.cli.bench_handlers import handlers, readers, workers
 from weir_lab.cli.bench_load import burst, latency, throughput
 from weir_lab.cli.bench_order import order
 from weir_lab.cli.bench_runs import (
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 
-for verb in (throughput, burst, latency, order, handlers, workers, spark, compare):
+for verb in (throughput, burst, latency, order, handlers, workers, readers, spark, compare):
     app.command()(verb)
 
 

@@ -1,4 +1,4 @@
-"""`weir bench handlers` and `weir bench workers`."""
+"""`weir bench handlers`, `weir bench workers` and `weir bench readers`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weir_lab.cli.bench_runs import (
 
 if TYPE_CHECKING:
     from weir_lab.bench.consumers.handlers import Result
+    from weir_lab.bench.consumers.readers import Result as ReadByMany
     from weir_lab.bench.consumers.workers import Result as Worked
 
 
@@ -87,6 +88,55 @@ def workers(
     finish(
         schema, [plan], [result], "messages_per_s", most=False, as_json=as_json, show=_show_worked
     )
+
+
+def readers(
+    count: Annotated[int, typer.Option("--readers", help="Each reads the whole topic.")] = 16,
+    messages: Annotated[int, typer.Option(help="Of the topic.")] = 2_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    deadline: Annotated[str, typer.Option(help="Give up on each part after this long.")] = "2m",
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Messages a second that each of many readers of one topic gets, which was filled before.
+
+    The slowest reader counts. Exit code 1 if a reader lost a message, or was given one twice, out
+    of order or changed.
+    """
+    with usage("readers"):
+        from weir_lab.bench.consumers.readers import Settings, measure
+        from weir_lab.bench.harness.loop import run
+        from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.sides.own import running_own
+
+        plan = Settings(count, messages, size, seconds(deadline), folder)
+        plan.check()
+    schema = "weir.bench.readers/1"
+    with stop_as_by_ctrl_c(), running_own(folder) as side:
+        result = run(measure(side, plan))
+    keep(record, schema, plan, result, [])
+    finish(schema, [plan], [result], "messages_per_s", most=False, as_json=as_json, show=_show_read)
+
+
+def _show_read(result: ReadByMany) -> None:
+    from weir.cli.output import print_table
+
+    print_table(
+        ("READERS", "MESSAGES/S EACH", "FASTEST", "ALL", "SERVER NS", "CLIENT NS", "FOREIGN"),
+        [
+            (
+                result.readers,
+                result.messages_per_s,
+                result.fastest_per_s,
+                result.all_per_s,
+                result.server_ns,
+                result.client_ns,
+                result.foreign_cores,
+            )
+        ],
+    )
+    print(f"lost {result.lost}, repeated {result.repeated}, corrupt {result.corrupt}")
 
 
 def _show_worked(result: Worked) -> None:

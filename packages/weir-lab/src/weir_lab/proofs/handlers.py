@@ -98,6 +98,23 @@ OF_HANDLERS = (
         *NONE_LOST,
         seconds=120,
     ),
+    bench(
+        "readers",
+        "16 readers of one topic, in two processes, each read 2,000,000 messages by themselves; "
+        "the slowest counts. Processor time is of each message that a reader was given",
+        "readers",
+        {
+            "messages/s each": Figure("messages_per_s"),
+            "messages/s of all": Figure("all_per_s"),
+            "ns of the broker": Figure("server_ns"),
+            "ns of the reader": Figure("client_ns"),
+            "cores that others used": Figure("foreign_cores"),
+            **WHOLE,
+        },
+        Goal("messages/s each", "≥", 400_000),
+        *NONE_LOST,
+        seconds=30,
+    ),
     _killed(
         "handlers-killed",
         "100 consumers, five in each of 20 processes, share a topic with 2 partitions. While "
