@@ -17,7 +17,16 @@ from weir.errors import BadBatch
 from weir.relay.holds import HoldLimits
 from weir.relay.messages import Chunk, Mark, Pull
 from weir.relay.portion import Plan, Portion, missing_chunks
-from weir.relay.rows import Facts, RosterEntry, Row, RowKind, RowsBuilder, Tags, unpack_tags
+from weir.relay.rows import (
+    Facts,
+    RosterEntry,
+    Row,
+    RowKind,
+    RowsBuilder,
+    Tags,
+    roster_entry,
+    unpack_tags,
+)
 from weir.relay.upper import Upper
 
 
@@ -255,7 +264,7 @@ class CorePartition:
     def join(self, partition: int) -> None:
         """Append an entry about the roster, which is committed with what comes before it."""
         number = len(self.log.roster)
-        self.log.roster.append(RosterEntry(number, self.appended, bytes([partition])))
+        self.log.roster.append(roster_entry(number, self.appended, partition + 1))
 
     def commit(self, count: int) -> None:
         """Commit the next items, and the entries about the roster that lie before their end."""

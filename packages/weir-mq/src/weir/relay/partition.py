@@ -306,7 +306,7 @@ class RelayPartition:
         )  # fmt: skip
         if marks:
             self._source.mark = marks[-1]
-        if marks or answer.next > answer.first:
+        if marks or answer.roster or answer.next > answer.first:
             effects.append(Moved(state.start, state.end, marks))
             effects += self.upper.look(now_ms)
         return effects

@@ -17,7 +17,7 @@ from msgspec import Meta
 from weir.codec import Buffer
 from weir.errors import BadBatch, MissingLibrary
 from weir.model.batch import Batch, Columns, check_whole, stored_header
-from weir.model.ids import LIMIT_MAX, Natural
+from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, Natural
 from weir.model.limits import (
     BATCH_BYTES_MAX,
     FILTER_TAGS_MAX,
@@ -66,17 +66,31 @@ Rows = Annotated[tuple[Row, ...], Meta(max_length=RELAY_ROWS_MAX)]
 
 
 class RosterEntry(NamedTuple):
-    """An entry of partition 0 about the partitions of its topic; it lies before the message at
-    `offset`. All filters let it through. Entries are numbered from 0 on without a hole.
+    """An entry of partition 0: a partition belongs to the order of its topic. Messages that need it
+    lie at `offset` or behind it. All filters let it through. Entries are numbered from 0 on without
+    a hole. `data` begins with the number of partitions, u32, little-endian; later releases may add
+    to it.
     """
 
     number: Natural
     offset: Natural
     data: Annotated[bytes, Meta(max_length=ROSTER_ENTRY_BYTES_MAX)]
 
+    @property
+    def partitions(self) -> int:
+        """How many partitions belong to the order from here on, at least."""
+        return int.from_bytes(self.data[:_COUNT_BYTES], "little")
+
+
+def roster_entry(number: int, offset: int, partitions: int) -> RosterEntry:
+    """Return the entry that says of how many partitions the order is."""
+    return RosterEntry(number, offset, partitions.to_bytes(_COUNT_BYTES, "little"))
+
 
 RosterEntries = Annotated[tuple[RosterEntry, ...], Meta(max_length=ROSTER_ENTRIES_TOLD_MAX)]
 
+#: Those of the number of partitions in the data of a roster entry.
+_COUNT_BYTES = 4
 _BATCH, _MORE = int(RowKind.BATCH), int(RowKind.BATCH_MORE)
 _SKIPPED, _VOID = int(RowKind.SKIPPED), int(RowKind.VOID)
 _CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
@@ -197,6 +211,8 @@ def wrong_roster(first: int, next_: int, entries: Sequence[RosterEntry]) -> str:
     for at, entry in enumerate(entries):
         if entry.number != entries[0].number + at or not entry.offset <= next_:
             return f"roster entry {entry.number} at {entry.offset} came with [{first}, {next_})"
+        if len(entry.data) < _COUNT_BYTES or not 1 <= entry.partitions <= PARTITIONS_MAX:
+            return f"roster entry {entry.number} does not say how many partitions there are"
     return ""
 
 

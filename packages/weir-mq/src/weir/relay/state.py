@@ -175,7 +175,7 @@ class RelayState:
 
     __slots__ = (
         "begun", "chunks", "end", "filters", "forks", "gaps", "holds", "index", "last_chunk",
-        "last_stamp", "lineage", "ranges", "roster", "start",
+        "last_stamp", "lineage", "partitions", "ranges", "roster", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -191,6 +191,8 @@ class RelayState:
         self.forks: list[tuple[int, int]] = []
         self.gaps: list[tuple[int, int]] = []
         self.roster: list[RosterEntry] = []
+        #: How many partitions belong to the order, as entries of the roster say; 0 without one.
+        self.partitions = 0
         self.holds = HoldsStored(())
         self.ranges = Ranges()
         self.chunks = ChunkMap()
@@ -240,7 +242,8 @@ class RelayState:
         if record.roster:
             _refuse_if(record.roster[0].number != held, f"roster entry {held} is missing")
             _refuse_if(held + len(record.roster) > ROSTER_ENTRIES_MAX, "too many roster entries")
-        self.roster.extend(record.roster)
+        if record.roster:
+            self._set_roster([*self.roster, *record.roster])
         self.last_stamp = stamp
         if next_ > first:
             self.ranges.add(first, record.filter, self.index + 1, size)
@@ -318,10 +321,14 @@ class RelayState:
         self.gaps = [(a, min(b, offset)) for a, b in self.gaps if a < offset]
         if self.filters and self.filters[0].first > offset:
             self.filters[0] = self.filters[0]._replace(first=offset)
-        self.roster = [entry for entry in self.roster if entry.offset < offset]
+        self._set_roster([entry for entry in self.roster if entry.offset < offset])
         held = self.holds  # what children had above it they will need anew
         rows = tuple(row._replace(offset=min(row.offset, offset)) for row in held.rows)
         self.holds = HoldsStored(rows, held.begun_ms, min(held.begun_at, offset))
+
+    def _set_roster(self, roster: list[RosterEntry]) -> None:
+        self.roster = roster
+        self.partitions = max((entry.partitions for entry in roster), default=0)
 
     def _reach(self, offset: int) -> None:
         self.end = offset
@@ -428,7 +435,8 @@ class RelayState:
         state.last_stamp, state.last_chunk = packed.last_stamp, packed.last_chunk
         state.filters = [Filter(v, unpack_tags(t), f, i) for v, t, f, i in packed.filters]
         state.forks, state.gaps = packed.forks, packed.gaps
-        state.roster, state.holds = packed.roster, packed.holds
+        state._set_roster(packed.roster)
+        state.holds = packed.holds
         state.ranges.unpack(packed.ranges, packed.total)
         chunks = state.chunks
         arrays = (chunks.core, chunks.own, chunks.offsets)

@@ -209,17 +209,22 @@ class Upper:
         tags = unpack_tags(pull.tags)
         if (refusal := self._refusal(child, pull)) is not None:
             return self._end(child, refusal)
-        until = min(source.reach(pull.offset, tags), pull.until)
+        until, untold = (
+            min(source.reach(pull.offset, tags), pull.until),
+            source.roster[pull.roster :],
+        )
+        if len(untold) > ROSTER_ENTRIES_TOLD_MAX:  # messages come behind the entries they need
+            until = min(until, untold[ROSTER_ENTRIES_TOLD_MAX].offset)
         if until > pull.offset:
             self._tickets += 1
             waiting.ticket = self._tickets
             return [ReadPortion(self._tickets, source.plan(pull, until), waiting.link)]
+        if untold and untold[0].offset <= pull.offset:
+            return self._tell(child, _nothing(pull.offset), now_ms)
         if source.age_ms(now_ms) > self._stale_ms:
             return self._end(child, Overloaded(self._group, pull.number, PULL_WAIT_MS))
         waited = now_ms - waiting.since_ms
-        if len(source.roster) > pull.roster and source.end <= pull.offset:
-            return self._tell(child, _nothing(pull.offset), now_ms)
-        marks = self._marks(pull.offset, len(source.roster) == pull.roster)
+        marks = self._marks(pull.offset, not untold)
         if waited >= PULL_WAIT_MS or (marks and marks[0].stamp >= pull.awaited):
             return self._tell(child, _nothing(pull.offset), now_ms)
         return []
@@ -277,7 +282,7 @@ class Upper:
         for entry in source.roster[pull.roster : pull.roster + ROSTER_ENTRIES_TOLD_MAX]:
             if entry.offset <= portion.next:
                 roster.append(entry)
-        is_all = pull.roster + len(roster) == len(source.roster)
+        is_all = pull.roster + len(roster) >= len(source.roster)
         answer = Answer(
             self._group, pull.number, source.lineage, portion.first, portion.next, portion.rows,
             source.start, max(source.end, portion.next), tuple(roster),

@@ -90,6 +90,13 @@ class Held(msgspec.Struct):
             self.complete_ms = now_ms
 
     @property
+    def partitions(self) -> int:
+        """How many partitions belong to the order, for a partition 0: as entries of the roster say,
+        which come with the messages that need them; and the mark, while there are no entries.
+        """
+        return max(self.state.partitions, self.mark.partitions if self.mark is not None else 0)
+
+    @property
     def committed(self) -> int:
         """The core's end, as far as it is known here."""
         return max(self.head, self.state.end)

@@ -85,9 +85,11 @@ def plan_of(state: RelayState, fetch: m.Fetch) -> Plan | None:
     return Plan(fetch.address.group, fetch.offset, until, wanted, credit, LIMIT_MAX - 1, indexes)
 
 
-def fetched_of(fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | None) -> m.Fetched:
+def fetched_of(
+    fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | None, partitions: int
+) -> m.Fetched:
     """Return the answer to a fetch, as the core would give it. `committed` is the core's end as far
-    as it is known here.
+    as it is known here; so many `partitions` belong to the order as of what is stored here.
     """
     rows: list[Buffer] = []
     voids: list[tuple[int, int]] = []
@@ -113,31 +115,35 @@ def fetched_of(fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | No
             is_cut = is_cut and row.stamp < stamp
         at = behind
     committed = max(committed, at)
-    barrier, partitions = barrier_of(fetch, mark, committed)
+    order = order_of(fetch, mark, committed, partitions)
     return m.Fetched(
-        fetch.address, fetch.offset, at, committed, tuple(rows), barrier, partitions,
+        fetch.address, fetch.offset, at, committed, tuple(rows), *order,
         tuple(voids), is_cut, bool(fetch.tags), tuple(skipped),
     )  # fmt: skip
 
 
-def nothing_for(fetch: m.Fetch, committed: int, mark: Mark | None) -> m.Fetched:
+def nothing_for(
+    fetch: m.Fetch, committed: int, mark: Mark | None, partitions: int
+) -> m.Fetched:  # fmt: skip
     """Return the answer that nothing has come in time."""
-    barrier, partitions = barrier_of(fetch, mark, committed)
     return m.Fetched(
-        fetch.address, fetch.offset, fetch.offset, committed, (), barrier, partitions,
+        fetch.address, fetch.offset, fetch.offset, committed, (),
+        *order_of(fetch, mark, committed, partitions),
         is_filtered=bool(fetch.tags),
     )  # fmt: skip
 
 
-def barrier_of(fetch: m.Fetch, mark: Mark | None, committed: int) -> tuple[int, int]:
+def order_of(
+    fetch: m.Fetch, mark: Mark | None, committed: int, partitions: int
+) -> tuple[int, int]:  # fmt: skip
     """Return barrier and partitions of an answer, of which `committed` is told: all messages up to
     the barrier lie below that. How many partitions there are is told also where the barrier is not:
     a message of partition 0 may lie above the stamp from which on another one counts.
     """
-    if mark is None:
-        return 0, 0
-    partitions = 0 if partition_of(fetch.address.group) else mark.partitions
-    return 0 if mark.through > committed else mark.stamp, partitions
+    told = 0 if partition_of(fetch.address.group) else partitions
+    if mark is None or mark.through > committed:
+        return 0, told
+    return mark.stamp, told
 
 
 def read_portion(plan: Plan, found: Mapping[int, Buffer], state: RelayState) -> Portion | None:

@@ -29,7 +29,7 @@ from weir.errors import (
     WeirError,
     WrongSystem,
 )
-from weir.model.ids import Address, topic_of
+from weir.model.ids import Address, partition_of, topic_of
 from weir.model.limits import (
     BATCH_BYTES_MAX,
     CHUNKS_PER_FETCH_MAX,
@@ -332,7 +332,9 @@ class RelayRequests:
                 found = await self.entries(group, held, plan.indexes)
                 portion = reads.read_portion(plan, found, held.state)
                 if portion is not None:
-                    return reads.fetched_of(request, portion, held.committed, held.mark)
+                    return reads.fetched_of(
+                        request, portion, held.committed, held.mark, held.partitions
+                    )
             left = deadline - loop.time()
             if left <= 0:
                 break
@@ -350,7 +352,7 @@ class RelayRequests:
                 f"{held.committed}",
                 held.committed,
             )
-        return reads.nothing_for(request, held.committed, held.mark)
+        return reads.nothing_for(request, held.committed, held.mark, held.partitions)
 
     async def entries(self, group: int, held: Held, indexes: Sequence[int]) -> Mapping[int, Buffer]:
         """Read entries. Raises `Unavailable` where they are damaged, or the disk has not given them
@@ -496,11 +498,13 @@ class RelayRequests:
         says how many there are, for one that joined lately may not be here yet.
         """
         marks: list[Mark | None] = []
+        partitions = 0
         for address in self._host.topics[request.topic].info.addresses:
             held = self._host.partitions.held.get(address.group)
             marks.append(held.mark if held is not None else None)
-        if marks and (first := marks[0]) is not None:
-            marks += [None] * (first.partitions - len(marks))
+            if held is not None and not partition_of(address.group):
+                partitions = held.partitions
+        marks += [None] * (partitions - len(marks))
         rows = [
             (partition, *((mark.stamp, mark.through) if mark else (0, 0)))
             for partition, mark in enumerate(marks)

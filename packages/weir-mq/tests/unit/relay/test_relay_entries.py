@@ -10,7 +10,7 @@ import pytest
 from weir.codec import crc32c, padding
 from weir.errors import Damaged, Halted
 from weir.relay import entries as e
-from weir.relay.rows import RosterEntry, Row, RowKind
+from weir.relay.rows import Row, RowKind, roster_entry
 
 PREFIX = struct.Struct("<BBHIII")
 BATCHES = bytes(range(64))
@@ -23,11 +23,11 @@ ROWS = (
 #: Each kind of entry, and its bytes; docs/RELAYS.md has their meaning.
 GOLDEN: dict[str, tuple[e.AnyRecord, bytes, str]] = {
     "relayed": (
-        e.Relayed(2, 100, 110, 3, 1_700_000_000_000, ROWS, (RosterEntry(0, 104, b"q"),)),
+        e.Relayed(2, 100, 110, 3, 1_700_000_000_000, ROWS, (roster_entry(0, 104, 3),)),
         BATCHES,
         (
-            "010100002a0000008962d2d1400000009702646e03cf0000018bcfe5680094940303070094020209"
-            "189401010928940404000091930068c40171000000000000000102030405060708090a0b0c0d0e0f"
+            "010100002d000000c723ff4c400000009702646e03cf0000018bcfe5680094940303070094020209"
+            "189401010928940404000091930068c40403000000000000000102030405060708090a0b0c0d0e0f"
             "101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f3031323334353637"
             "38393a3b3c3d3e3f"
         ),

@@ -10,7 +10,7 @@ import pytest
 from weir.codec import crc32c, padding
 from weir.errors import RemoteProtocolError
 from weir.relay import messages as m
-from weir.relay.rows import RosterEntry, Row, RowKind
+from weir.relay.rows import Row, RowKind, roster_entry
 
 PREFIX = struct.Struct("<BBHIII")
 BYTES = bytes(range(32))
@@ -42,15 +42,15 @@ GOLDEN: dict[str, tuple[m.AnyMessage, bytes, str]] = {
             (Row(RowKind.BATCH, 2, 50, 32), Row(RowKind.SKIPPED, 3)),
             40,
             110,
-            (RosterEntry(1, 102, b"q"),),
+            (roster_entry(1, 102, 3),),
             (m.Mark(2, 60, 105),),
             age_ms=700,
         ),
         BYTES,
         (
-            "02010000270000007f7783f2200000009cce00030002090164699294010232209403030000286e91"
-            "930166c401719193023c6990cd02bc00000102030405060708090a0b0c0d0e0f1011121314151617"
-            "18191a1b1c1d1e1f"
+            "020100002a00000008c3afb9200000009cce00030002090164699294010232209403030000286e91"
+            "930166c404030000009193023c6990cd02bc000000000000000102030405060708090a0b0c0d0e0f"
+            "101112131415161718191a1b1c1d1e1f"
         ),
     ),
     "chunks": (
@@ -175,7 +175,10 @@ HOSTILE: dict[str, tuple[int, object, bytes]] = {
     "fewer bytes than rows": (2, answer(100, 101, [(1, 1, 5, 40)]), BYTES),
     "more bytes than rows": (2, answer(100, 101, [(1, 1, 5, 8)]), BYTES),
     "a mark before its messages": (2, answer(100, 100, [], marks=[(1, 5, 101)]), b""),
-    "a roster entry too early": (2, answer(100, 100, [], roster=[(0, 101, b"")]), b""),
+    "a roster entry too early": (2, answer(100, 100, [], roster=[(0, 101, b"\3\0\0\0")]), b""),
+    "a roster entry of no number": (2, answer(100, 100, [], roster=[(0, 0, b"\3\0\0")]), b""),
+    "a roster of nobody": (2, answer(100, 100, [], roster=[(0, 0, bytes(4))]), b""),
+    "a roster of too many": (2, answer(100, 100, [], roster=[(0, 0, b"\1\0\1\0")]), b""),
     "chunks and messages": (2, answer(100, 101, [(3, 1, 0, 0)], chunks=[(5, 32)]), BYTES),
     "chunks that fall": (2, answer(100, 100, [], chunks=[(5, 16), (5, 16)]), BYTES),
     "a log that ends before it starts": (2, answer(100, 100, [], start=9, head=8), b""),

@@ -8,7 +8,7 @@ import pytest
 
 from weir.errors import UnknownVersion
 from weir.relay import entries as e
-from weir.relay.rows import RosterEntry, Row, RowKind
+from weir.relay.rows import RosterEntry, Row, RowKind, roster_entry
 from weir.relay.state import EntryRefused, RelayState
 
 A, B, AB = ("a",), ("b",), ("a", "b")
@@ -78,7 +78,7 @@ def test_stamps_rise() -> None:
 
 
 def test_no_roster_entry_is_missing() -> None:
-    first, second = RosterEntry(0, 100, b"q"), RosterEntry(1, 105, b"r")
+    first, second = roster_entry(0, 100, 3), roster_entry(1, 105, 4)
     state = begun()
     assert "0 is missing" in refused(state, relayed(100, 105, roster=(second,)))
     state.apply(relayed(100, 105, roster=(first,)), 100)
@@ -86,6 +86,7 @@ def test_no_roster_entry_is_missing() -> None:
     state.apply(relayed(105, 105, roster=(second,)), 100)  # nothing was published meanwhile
     assert "without anything" in refused(state, relayed(105, 105))
     assert state.roster == [first, second]
+    assert state.partitions == RelayState.decode(state.encode()).partitions == 4
 
 
 def test_what_was_kept_under_another_filter_is_not_reached() -> None:
@@ -119,7 +120,7 @@ def test_nothing_is_reached_across_a_gap() -> None:
 
 def test_a_fork_cuts_what_another_lineage_took() -> None:
     state = begun(
-        relayed(100, 110, roster=(RosterEntry(0, 104, b"q"), RosterEntry(1, 109, b"r"))),
+        relayed(100, 110, roster=(roster_entry(0, 104, 3), roster_entry(1, 109, 4))),
         relayed(110, 120, stamp=90), e.GapTold(120, 130, ""), e.ChunkStored(7, 130),
         e.Forked(3, 110, ((2, 115), (3, 110))),
     )  # fmt: skip
@@ -151,9 +152,9 @@ def test_holds_above_a_fork_are_lowered() -> None:
 
 
 def test_roster_entries_at_the_cut_come_again() -> None:
-    entries = tuple(RosterEntry(n, at, b"") for n, at in enumerate((102, 110)))
+    entries = tuple(roster_entry(n, at, 3 + n) for n, at in enumerate((102, 110)))
     state = begun(relayed(100, 110, roster=entries), e.Forked(2, 110, ((2, 110),)))
-    assert state.roster == [entries[0]]
+    assert (state.roster, state.partitions) == ([entries[0]], 3)
 
 
 def test_chunks_are_kept_as_long_as_their_value() -> None:

@@ -44,6 +44,7 @@ class Log:
     def __init__(self, *records: AnyRecord) -> None:
         self.state = RelayState()
         self.entries: dict[int, Buffer] = {}
+        self.partitions = 3
         for record in records:
             self.add(record)
 
@@ -58,15 +59,18 @@ class Log:
         end = first + sum(row.count for row in rows)
         self.add(Relayed(0, first, end, filter_.version, 1, tuple(rows)), *data)
 
+    def end(self, head: int) -> int:
+        return max(head, self.state.end)
+
     def fetch(self, offset: int, *tags: str, mark: Mark | None = None, head: int = 0) -> m.Fetched:
         asked = m.Fetch(ADDRESS, offset, 1 << 20, tags=tags)
         reads.check_fetch(self.state, asked, "t", CORE)
         plan = reads.plan_of(self.state, asked)
         if plan is None:
-            return reads.nothing_for(asked, max(head, self.state.end), mark)
+            return reads.nothing_for(asked, self.end(head), mark, self.partitions)
         portion = reads.read_portion(plan, self.entries, self.state)
         assert portion is not None
-        return reads.fetched_of(asked, portion, max(head, self.state.end), mark)
+        return reads.fetched_of(asked, portion, self.end(head), mark, self.partitions)
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def test_an_answer_that_ends_amid_a_stamp_is_cut(log: Log) -> None:
     assert plan is not None
     portion = reads.read_portion(plan._replace(credit=1 << 20, until=15), log.entries, log.state)
     assert portion is not None
-    assert reads.fetched_of(asked, portion, 16, None).is_cut
+    assert reads.fetched_of(asked, portion, 16, None, 0).is_cut
 
 
 def test_a_message_is_told_to_be_here_skipped_or_no_message(log: Log) -> None:
@@ -122,6 +126,13 @@ def test_a_message_is_told_to_be_here_skipped_or_no_message(log: Log) -> None:
 def test_a_mark_beyond_what_is_told_as_committed_is_not_told(log: Log) -> None:
     found = log.fetch(10, mark=Mark(3, 99, 17))
     assert (found.committed, found.barrier, found.partitions) == (16, 0, 3)
+
+
+def test_messages_say_how_many_partitions_there_are_without_a_mark(log: Log) -> None:
+    found = log.fetch(10)
+    assert (found.batches != (), found.barrier, found.partitions) == (True, 0, 3)
+    empty = log.fetch(16)
+    assert (empty.batches, empty.barrier, empty.partitions) == ((), 0, 3)
 
 
 def test_tags_are_filtered_and_told_as_skipped(log: Log) -> None:

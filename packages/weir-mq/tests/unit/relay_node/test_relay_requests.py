@@ -27,13 +27,19 @@ GROUPS = (3 << 16, 3 << 16 | 1)
 HERE = Address(0, 0, GROUPS[0], 9)
 
 
+def _held(mark: Mark | None, partitions: int = 0) -> Any:
+    """A partition of which nothing is known but its mark, and the number in its roster."""
+    machine = SimpleNamespace(state=SimpleNamespace(partitions=partitions))
+    return Held(cast(Any, machine), 0, 0, mark=mark)
+
+
 class CoreAway:
     """A host of two partitions whose core does not answer."""
 
     def __init__(self, *marks: Mark) -> None:
         info = m.TopicInfo(TOPIC, "default", "t", "total", [Address(0, 0, one) for one in GROUPS])
         self.topics = {TOPIC: RelayedTopic(info)}
-        held = zip(GROUPS, (SimpleNamespace(mark=mark) for mark in marks), strict=True)
+        held = zip(GROUPS, (_held(mark) for mark in marks), strict=True)
         self.partitions = SimpleNamespace(held=dict(held))
         self.founded = SimpleNamespace(node=1)
         self.config = SimpleNamespace(core="weir://core")
@@ -66,6 +72,21 @@ def test_a_reader_learns_of_each_partition_that_a_barrier_is_told_of() -> None:
     told = barriers(Mark(3, 60, 7), Mark(1, 50, 4))
     assert {partition for partition, _ in told.roster} == {1, 2}
     assert all(not floor for _, floor in told.roster), "from which stamp on is not known here"
+
+
+def test_entries_of_the_roster_count_before_a_mark_says_how_many_there_are() -> None:
+    assert _held(None, 4).partitions == _held(Mark(3, 60, 7), 4).partitions == 4
+    assert _held(Mark(5, 60, 7), 4).partitions == 5, "a core of an earlier release tells marks only"
+    host = CoreAway(Mark(2, 60, 7), Mark(1, 60, 4))
+    host.partitions.held[GROUPS[0]] = _held(None, 4)
+    reply = asyncio.run(
+        RelayRequests(cast(RelayHost, host)).answer(
+            m.AskBarriers(TOPIC, 50, 0), AnswerRoom(Places(1))
+        )
+    )
+    assert isinstance(reply, m.Barriers)
+    assert [row[0] for row in reply.registers] == [0, 1, 2, 3]
+    assert not reply.reached
 
 
 def test_a_topic_is_not_unknown_before_the_core_has_told_its_topics() -> None:

@@ -60,7 +60,16 @@ from weir.relay.ports import (
     UpperEffect,
     UpperEvent,
 )
-from weir.relay.rows import RosterEntry, Row, RowKind, RowsBuilder, StoredBatches, Tags, unpack_tags
+from weir.relay.rows import (
+    RosterEntry,
+    Row,
+    RowKind,
+    RowsBuilder,
+    StoredBatches,
+    Tags,
+    roster_entry,
+    unpack_tags,
+)
 from weir.relay.upper import Upper
 
 #: Relays say what they need each 10 s: by then a new leader has heard of those that live.
@@ -80,17 +89,16 @@ class OrderedPartition(Protocol):
 
 
 class CoreSource:
-    """A partition of the core, as relays are served from it: lineage 0, and all messages. Its
-    roster travels with the marks, as a number of partitions.
-    """
+    """A partition of the core, as relays are served from it: lineage 0, and all messages."""
 
-    __slots__ = ("_group", "_partition", "_state")
+    __slots__ = ("_group", "_partition", "_roster", "_state")
 
     def __init__(self, group: Group, state: PartitionState, partition: OrderedPartition) -> None:
         """Serve what a state says is committed and decided."""
         self._group = group
         self._state = state
         self._partition = partition
+        self._roster: list[RosterEntry] = []
 
     @property
     def is_open(self) -> bool:
@@ -119,8 +127,12 @@ class CoreSource:
 
     @property
     def roster(self) -> Sequence[RosterEntry]:
-        """No entries: each mark says of how many partitions it is."""
-        return ()
+        """An entry for each partition that joined the order, which only grows. Which message comes
+        next to it is not kept, so it lies before all of them: what is told early does no harm.
+        """
+        for partition, _ in self._state.membership.joined[len(self._roster) :]:
+            self._roster.append(roster_entry(len(self._roster), 0, partition + 1))
+        return self._roster
 
     @property
     def mark(self) -> Mark | None:

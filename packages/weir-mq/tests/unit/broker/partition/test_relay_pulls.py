@@ -57,7 +57,7 @@ from weir.relay.ports import (
     UpperNode,
     UppersSet,
 )
-from weir.relay.rows import RowKind, StoredBatches
+from weir.relay.rows import RowKind, StoredBatches, roster_entry
 from weir.relay.state import RelayState
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.topology.sets import SetRow, TopicTags, Topology
@@ -121,6 +121,20 @@ def test_a_pull_is_answered_with_all_that_is_committed(rig: Any, info: Any) -> N
     (mark,) = answer.marks
     assert (mark.partitions, mark.through) == (1, 17)
     assert mark.stamp >= answer.rows[-1].stamp
+
+
+def test_each_answer_has_the_roster_that_its_messages_need(rig: Any, info: Any) -> None:
+    _, partition = rig.shard.topics.partition(info.addresses[0].group)
+    for number in (1, 2):
+        partition.state.join(number, 5)
+    first, _ = told(rig, info, pull(info, 0, until=3))
+    assert (first.next, first.marks) == (3, ()), "no mark would say it: the child catches up"
+    assert first.roster == (roster_entry(0, 0, 2), roster_entry(1, 0, 3))
+    second, _ = told(rig, info, pull(info, 3, roster=1))
+    assert second.roster == (roster_entry(1, 0, 3),)
+    partition.state.join(3, 6)
+    third, _ = told(rig, info, pull(info, 3, roster=2))
+    assert third.roster == (roster_entry(2, 0, 4),)
 
 
 def test_a_pull_with_tags_is_told_what_is_skipped(rig: Any, info: Any) -> None:
