@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from operator import ge
 from typing import NamedTuple
 
@@ -198,13 +199,11 @@ def encode_run(packet: Packet, payloads: Sequence[bytes]) -> bytearray:
     """
     count, length = len(payloads), len(payloads[0])
     size = OVERHEAD_BYTES + length
-    low, times = packet.commit & _LOW, struct.Struct(f">{count}Q")
     stamps = range(packet.stamp, packet.stamp + count)
-    stamped = times.pack(*stamps)
-    barriers = stamped if packet.barrier <= packet.stamp else times.pack(
-        *(max(packet.barrier, stamp) for stamp in stamps))  # fmt: skip
-    numbers = struct.pack(f">{count}I", *(
-        number & _PSN_LOW for number in range(packet.psn, packet.psn + count)))  # fmt: skip
+    stamped = _column("Q", count).pack(*stamps)
+    barriers = stamped if packet.barrier <= packet.stamp else _column("Q", count).pack(
+        *[max(packet.barrier, stamp) for stamp in stamps])  # fmt: skip
+    numbered = _numbered(packet.psn & _PSN_LOW, count)
     rest = _REST.pack(0, packet.opcode, packet.flags, packet.source, packet.to, packet.epoch)
     # By columns: a byte of all packets at once. First what checksums cover, without gaps.
     step = 24 + length
@@ -212,19 +211,33 @@ def encode_run(packet: Packet, payloads: Sequence[bytes]) -> bytearray:
     for at in range(6):
         covered[at::step] = stamped[at + 2 :: 8]
     for at in range(4):
-        covered[at + 6 :: step] = numbers[at::4]
-    whole = bytes(covered)
-    sums = struct.pack(f">{count}I", *[
-        crc32c(whole[at : at + step]) for at in range(0, len(whole), step)])  # fmt: skip
-    blank = b"".join((bytes(12), low.to_bytes(6, "big"), rest, bytes(4)))
+        covered[at + 6 :: step] = numbered[at::4]
+    rows = chain.from_iterable(_column("s", step).iter_unpack(covered))
+    sums = _column("I", count).pack(*map(crc32c, rows))
+    commit = (packet.commit & _LOW).to_bytes(6, "big")
+    blank = b"".join((bytes(12), commit, rest, bytes(4)))
     data = bytearray(blank.join((b"", *payloads)))
     for at in range(6):
         data[at::size] = stamped[at + 2 :: 8]
         data[at + 6 :: size] = barriers[at + 2 :: 8]
     for at in range(4):
-        data[at + 18 :: size] = numbers[at::4]
+        data[at + 18 :: size] = numbered[at::4]
         data[at + 36 :: size] = sums[at::4]
     return data
+
+
+@cache
+def _column(kind: str, count: int) -> struct.Struct:
+    """So many values of one kind behind each other, or one string of so many bytes."""
+    return struct.Struct(f">{count}{kind}")
+
+
+def _numbered(first: int, count: int) -> bytes:
+    """The low 32 bits of numbers that follow each other, as packets hold them."""
+    numbers: Iterable[int] = range(first, first + count)
+    if first + count > _PSN_WRAP:
+        numbers = [number & _PSN_LOW for number in numbers]
+    return _column("I", count).pack(*numbers)
 
 
 def checksum(data: bytes | bytearray) -> int:
@@ -298,32 +311,51 @@ def decode_run(data: bytes | bytearray, size: int, near: int) -> Run | None:
         return None
     # By columns: each of these calls handles all packets, and none is made for one of them.
     covered, sums, payloads = _columns(data, size)
-    if [*map(crc32c, covered)] != [*sums]:
+    if (*map(crc32c, covered),) != sums:
         return None
-    highs, lows, psns = zip(*_numbers_struct(size).iter_unpack(data), strict=True)
-    psn, count = psns[0], len(psns)
-    if psns != (*range(psn, psn + count),):
+    count = len(payloads)
+    psn, opcode, _, source, to, _ = _REST.unpack_from(data, 18)
+    if psn + count > _PSN_WRAP or not _holds(data, size, 18, _numbered(psn, count), 4):
         return None
-    low = highs[0] << 32 | lows[0]
-    first = unwrap(low, near)
-    if len({*highs}) == 1 and lows == (*range(lows[0], lows[0] + count),):
-        stamps = [*range(first, first + count)]  # as they are sent
-    else:
-        stamps = [first - low + (high << 32 | rest) for high, rest in zip(highs, lows, strict=True)]
-        if any(map(ge, stamps, stamps[1:])):
-            return None  # sent again, or stamps have wrapped
-    opcode, _, source, to, _ = _REST.unpack_from(data, 18)[1:]
+    stamps = _stamps(data, size, near)
+    if stamps is None:
+        return None
     barrier, commit = barriers_of(data[-size:], near)
     return Run(opcode, source, to, psn, stamps, payloads, barrier, commit)
 
 
 def _columns(
     data: bytes | bytearray, size: int
-) -> tuple[Iterable[bytes], Sequence[int], Sequence[bytes]]:
+) -> tuple[Iterable[bytes], tuple[int, ...], Sequence[bytes]]:
     """Return of all packets what checksums cover, the checksums, and the payloads."""
     rows = _run_struct(size - OVERHEAD_BYTES).iter_unpack(data)
     stamps, rests, sums, payloads = zip(*rows, strict=True)
     return map(b"".join, zip(stamps, rests, payloads, strict=True)), sums, payloads
+
+
+def _stamps(data: bytes | bytearray, size: int, near: int) -> Sequence[int] | None:
+    """Return the stamps of packets of `size` bytes each, unwrapped; None if they do not rise."""
+    low, count = int.from_bytes(data[:6], "big"), len(data) // size
+    first = unwrap(low, near)
+    follow = _column("Q", count).pack(*range(low, low + count))
+    if low + count <= _WRAP and _holds(data, size, 0, follow, 6):
+        return range(first, first + count)  # as they are sent
+    highs_and_lows = _stamp_struct(size).iter_unpack(data)
+    stamps = [first - low + (high << 32 | rest) for high, rest in highs_and_lows]
+    # Otherwise they were sent again, or have wrapped.
+    return None if any(map(ge, stamps, stamps[1:])) else stamps
+
+
+def _holds(data: bytes | bytearray, size: int, at: int, numbers: bytes, width: int) -> bool:
+    """Whether packets of `size` bytes each hold these numbers at a place, each `width` bytes of it.
+
+    `numbers` has one for each packet, in as many bytes each as `_column` gave it.
+    """
+    each = len(numbers) * size // len(data)
+    # A byte of all packets at once: to read each number would take longer.
+    return all(
+        data[at + byte :: size] == numbers[each - width + byte :: each] for byte in range(width)
+    )
 
 
 @cache
@@ -333,9 +365,9 @@ def _run_struct(payload_bytes: int) -> struct.Struct:
 
 
 @cache
-def _numbers_struct(size: int) -> struct.Struct:
-    """The stamp in two parts, and the PSN."""
-    return struct.Struct(f">HI12xI{size - 22}x")
+def _stamp_struct(size: int) -> struct.Struct:
+    """The stamp in two parts."""
+    return struct.Struct(f">HI{size - 6}x")
 
 
 def split(data: bytes | bytearray, size: int) -> Iterator[bytes | bytearray]:

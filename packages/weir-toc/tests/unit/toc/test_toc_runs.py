@@ -71,6 +71,22 @@ def test_what_is_odd_is_no_run() -> None:
     assert not wire.is_run(beacons, OVERHEAD_BYTES)
 
 
+def test_stamps_of_a_run_may_leave_some_out_but_must_rise() -> None:
+    def of(*stamps: int) -> bytes:
+        return b"".join(
+            wire.encode(HEAD._replace(psn=number, stamp=stamp, payload=b"ab"))
+            for number, stamp in enumerate(stamps)
+        )
+
+    high = START >> 32 << 32  # both parts of a stamp change there
+    for stamps in ((high - 2, high - 1, high, high + 1), (high - 9, high, high + 1, START)):
+        found = wire.decode_run(of(*stamps), SIZE, START)
+        assert found is not None
+        assert (*found.stamps,) == stamps
+    assert wire.decode_run(of(START, START + 2, START + 2), SIZE, START) is None
+    assert wire.decode_run(of(START, START + 1, START), SIZE, START) is None
+
+
 def sent_run(rack: OneRack, service: Service, count: int) -> list[tuple[bytearray, int]]:
     """Let 1 send to 2; return what it queues, in pieces."""
     rack.send(1, service, (2, b"a window"))
