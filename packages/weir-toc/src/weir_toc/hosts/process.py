@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -60,6 +61,9 @@ _LOST = ". What it held of reliable messages is lost: {why}"
 _UNTOLD = "the controller did not tell within {seconds:g} s which of them others deliver"
 _NOT_KEPT = "the controller does not keep any more which of them others deliver"
 
+#: Stands for the stamp of a scattering that has not left.
+_WAITS = -1
+
 ProgramEvent = Delivered | SendFailed | ProcessFailed
 
 
@@ -106,22 +110,31 @@ class Departure:
 
     def __init__(self, tickets: range) -> None:
         self.future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self.tickets = tickets
         #: Why the last one that never left did not.
         self.why = ""
-        self._first = tickets.start
-        self._stamps = [0] * len(tickets)
+        self._stamps = [_WAITS] * len(tickets)
         self._missing = len(tickets)
         if not tickets:
             self.future.set_result([])
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all have left, or never will."""
+        return not self._missing
+
+    def waits(self, ticket: int) -> bool:
+        """Whether one has not left yet, and may."""
+        return self._stamps[ticket - self.tickets.start] == _WAITS
+
     def left(self, ticket: int, stamp: int) -> None:
         """One has left, or never will: then its stamp is 0."""
-        self._stamps[ticket - self._first] = stamp
+        self._stamps[ticket - self.tickets.start] = stamp
         self._count(1)
 
     def left_alike(self, tickets: range, stamp: int) -> None:
         """Several have left, with stamps that follow each other."""
-        at = tickets[0] - self._first
+        at = tickets[0] - self.tickets.start
         self._stamps[at : at + len(tickets)] = range(stamp, stamp + len(tickets))
         self._count(len(tickets))
 
@@ -137,6 +150,54 @@ class Departure:
         """End the wait with an error, unless it has ended."""
         if not self.future.done():
             self.future.set_exception(type(why)(str(why)))
+
+
+class Departures:
+    """Calls that wait until what they sent has left.
+
+    Tickets rise from call to call, so a call is found by its first one: to note each ticket would
+    take longer than what else is done for most messages here.
+    """
+
+    def __init__(self) -> None:
+        #: The first tickets, and the calls in the same order.
+        self._firsts: list[int] = []
+        self._calls: list[Departure] = []
+
+    def add(self, tickets: range) -> Departure:
+        """Let a call wait for these tickets, which lie above all that were added before."""
+        call = Departure(tickets)
+        if tickets:
+            self._firsts.append(tickets.start)
+            self._calls.append(call)
+        return call
+
+    def left(self, ticket: int, stamp: int, why: str = "") -> bool:
+        """One has left, or never will, and `why` tells why not; return whether a call waited."""
+        at = bisect_right(self._firsts, ticket) - 1
+        if at < 0 or ticket not in (call := self._calls[at]).tickets or not call.waits(ticket):
+            return False
+        call.why = why or call.why
+        call.left(ticket, stamp)
+        self._forget(at, call)
+        return True
+
+    def left_alike(self, tickets: range, stamp: int) -> None:
+        """Several of one call have left, with stamps that follow each other."""
+        at = bisect_right(self._firsts, tickets[0]) - 1
+        if at >= 0 and tickets[0] in (call := self._calls[at]).tickets:
+            call.left_alike(tickets, stamp)
+            self._forget(at, call)
+
+    def fail(self, why: TocError) -> None:
+        """End all calls with an error."""
+        calls, self._calls, self._firsts = self._calls, [], []
+        for call in calls:
+            call.fail(why)
+
+    def _forget(self, at: int, call: Departure) -> None:
+        if call.is_over:
+            del self._firsts[at], self._calls[at]
 
 
 class Settling:
@@ -222,8 +283,7 @@ class Process:
         #: Set whenever the names have changed, or none will any more.
         self._named = asyncio.Event()
         self._admitted = asyncio.Event()
-        #: Calls that wait until what they sent has left, by ticket.
-        self._sends: dict[int, Departure] = {}
+        self._sends = Departures()
         self._settling = Settling()
         self._alarm = Alarm(self.link, self._tick)
         self._ending = Ending()
@@ -307,8 +367,7 @@ class Process:
             raise SendBufferFull(f"{FAILURES_MAX} failures of sends are unread: read the events")
         assert self._endpoint is not None
         tickets = self._endpoint.send_many(self.link.now(), service, scatterings)
-        departure = Departure(tickets)
-        self._sends.update(dict.fromkeys(tickets, departure))
+        departure = self._sends.add(tickets)
         self._after()
         return await departure.future
 
@@ -421,12 +480,12 @@ class Process:
             self._hand(Service.RELIABLE, event)
         elif isinstance(event, LeftAlike):
             if isinstance(event.tickets, range):  # of one call
-                self._left_alike(event.tickets, event.stamp)
+                self._sends.left_alike(event.tickets, event.stamp)
             else:
                 for one in event.each():
-                    self._left(one)
+                    self._sends.left(*one)
         elif isinstance(event, Left):
-            self._left(event)
+            self._sends.left(*event)
         elif isinstance(event, SendFailed):
             self._send_failed(event)
         elif isinstance(event, Undeliverable):
@@ -441,25 +500,12 @@ class Process:
             self._excluded()
 
     def _send_failed(self, event: SendFailed) -> None:
-        unsent = self._sends.pop(event.ticket, None)
-        if unsent is not None:
-            unsent.why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
-            unsent.left(event.ticket, 0)
-        elif event.stamp:  # else `send` has raised: nothing was sent, to nobody
+        why = f"nothing was sent, as of process {event.to}: {event.reason.value}"
+        if self._sends.left(event.ticket, 0, why):
+            return
+        if event.stamp:  # else `send` has raised: nothing was sent, to nobody
             self._streams[event.service].failures += 1
             self._hand(event.service, event)
-
-    def _left(self, one: Left) -> None:
-        departure = self._sends.pop(one.ticket, None)
-        if departure is not None:  # none once this process has ended
-            departure.left(one.ticket, one.stamp)
-
-    def _left_alike(self, tickets: range, stamp: int) -> None:
-        departure = self._sends.get(tickets[0])
-        if departure is not None:
-            for ticket in tickets:
-                del self._sends[ticket]
-            departure.left_alike(tickets, stamp)
 
     def _hand(self, service: Service, event: ProgramEvent) -> None:
         stream = self._streams[service]
@@ -574,8 +620,6 @@ class Process:
             stream.has_news.set()
 
     def _end_calls(self, why: TocError) -> None:
-        sends, self._sends = self._sends, {}
-        for departure in sends.values():
-            departure.fail(why)
+        self._sends.fail(why)
         self._admitted.set()
         self._named.set()
