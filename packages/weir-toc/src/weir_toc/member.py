@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from operator import itemgetter
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -74,6 +76,10 @@ class ProcessFailed(NamedTuple):
 
 
 Event = Message | SendFailed | ProcessFailed
+#: A message of its three values, and those of a row. For each message `Message(...)` would run a
+#: function of Python; these are run by the interpreter alone, in less than half of the time.
+_message: Callable[[tuple[int, int, bytes]], Message] = partial(tuple.__new__, Message)
+_shown: Callable[[endpoint_events.Row], tuple[int, int, bytes]] = itemgetter(0, 1, 3)
 
 
 def events_of(batch: Iterable[ProgramEvent]) -> list[Event]:
@@ -81,7 +87,7 @@ def events_of(batch: Iterable[ProgramEvent]) -> list[Event]:
     found: list[Event] = []
     for event in batch:
         if isinstance(event, endpoint_events.Delivered):
-            found += [Message(stamp, source, payload) for stamp, source, _, payload in event.rows]
+            found += map(_message, map(_shown, event.rows))
         elif isinstance(event, endpoint_events.SendFailed):
             found.append(SendFailed(event.stamp, event.to, event.reason.value))
         else:
