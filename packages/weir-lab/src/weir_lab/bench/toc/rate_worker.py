@@ -29,8 +29,8 @@ from weir_toc.errors import first_error
 HEAD = struct.Struct("=QQ")
 #: So many messages are handed in by one call. So many calls wait at once, else no more leave.
 BATCH, CALLS = 512, 4
-#: What a sender sends to itself behind all failures that it is told.
-_MARK = b"mark"
+#: What a sender sends to itself behind all failures that it is told, and to the receiver at last.
+_MARK, _END = b"mark", b"end"
 #: A mark of best effort is sent again after so many intervals.
 _MARK_INTERVALS = 50
 
@@ -87,7 +87,8 @@ class Sender:
     def __init__(self, me: Member, orders: RateOrders) -> None:
         self.me = me
         self.orders = orders
-        self._rest = bytes(orders.size - HEAD.size)
+        #: A payload: its head, and as many bytes more as it has to have.
+        self._body = struct.Struct(f"{HEAD.format}{orders.size - HEAD.size}x")
         self._to = me.names["receiver"]
 
     async def run(self, service: Service, is_flood: bool) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Sender:
             cpu_s = time.process_time()
             await failures.wait_until_read(self.orders.interval_ms)
             reading.cancel()
-        await self.me.send_reliable([(self._to, b"end")])
+        await self.me.send_reliable([(self._to, _END)])
         told = bytes(not stamp or stamp in failures.stamps for stamp in stamps)
         return {"told": packed(told), "cpu_s": cpu_s}
 
@@ -109,14 +110,13 @@ class Sender:
         send = (
             self.me.send_many if service is Service.BEST_EFFORT else self.me.send_reliable_many
         )  # fmt: skip
-        slots = asyncio.Semaphore(CALLS)
+        slots, to, pack = asyncio.Semaphore(CALLS), self._to, self._body.pack
         stamps = array("Q", bytes(8 * self.orders.messages))
 
         async def hand_in(first: int, count: int) -> None:
             try:
                 now = time.monotonic_ns()
-                batch = [((self._to, HEAD.pack(number, now) + self._rest),)
-                         for number in range(first, first + count)]  # fmt: skip
+                batch = [((to, pack(number, now)),) for number in range(first, first + count)]
                 stamps[first : first + count] = array("Q", await send(batch))
             finally:
                 slots.release()
@@ -135,7 +135,7 @@ class Sender:
         stamps = []
         for number in range(self.orders.lone):
             await asyncio.sleep(dice.uniform(8, 12) * self.orders.interval_ms / 1e3)
-            body = HEAD.pack(number, time.monotonic_ns()) + self._rest
+            body = self._body.pack(number, time.monotonic_ns())
             stamps.append(await send([(self._to, body)]))
         return stamps
 
@@ -175,27 +175,26 @@ class Receiver:
         while True:
             batch = await stream.batch()
             now = time.monotonic_ns()
-            if not self.received:
-                self.first = now
-            for one in batch:
-                if type(one) is not Message or one.payload == b"end":
-                    if is_end(one):
-                        return
-                    continue
-                told, sent_at = unpack(one.payload)
-                if told <= number or one.stamp <= last_stamp:
+            messages = [one for one in batch if type(one) is Message and one.payload != _END]
+            for stamp, _, payload in messages:
+                told, sent_at = unpack(payload)
+                if told <= number or stamp <= last_stamp:
                     self.misplaced += 1
-                number, last_stamp = told, one.stamp
+                number, last_stamp = told, stamp
                 seen[told] = 1
-                self.received += 1
-                self.last = now
                 if len(self.latencies) < keeps:
                     self.latencies.append(now - sent_at)
+            if messages:
+                self.first = self.first or now
+                self.last = now
+                self.received += len(messages)
+            if len(messages) < len(batch) and any(map(is_end, batch)):
+                return
 
 
 def is_end(event: object) -> bool:
     """Whether the sender says that it is done. One that has failed ends, which the bench sees."""
-    return isinstance(event, Message) and event.payload == b"end"
+    return isinstance(event, Message) and event.payload == _END
 
 
 def packed(flags: bytes | bytearray) -> str:
