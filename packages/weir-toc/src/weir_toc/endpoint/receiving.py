@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import cast
 
 from weir_toc import packet as wire
@@ -53,6 +54,9 @@ _ASKED_BY_NETWORK = 5
 _FORWARDS_LAST = 200
 
 
+#: Of a `Row`; without a function of Python for each message.
+_sender: Callable[[Row], int] = itemgetter(1)
+_payload: Callable[[Row], bytes] = itemgetter(3)
 #: As `Row`; a failure has no packets.
 _Waiting = tuple[int, int, int, bytes | ProcessFailed]
 
@@ -437,12 +441,12 @@ class Receiver:
 
     def _release(self, service: Service, rows: Sequence[Row]) -> None:
         """These messages are out of memory."""
-        processes = {row[1] for row in rows}
+        processes = {*map(_sender, rows)}
         for process in processes:
             of_it = rows if len(processes) == 1 else [row for row in rows if row[1] == process]
             # Of one sender and service, stamps and PSNs rise together.
             end = of_it[-1][2]
-            lengths = [len(row[3]) for row in of_it]
+            lengths = [*map(len, map(_payload, of_it))]
             if max(lengths) <= wire.PAYLOAD_BYTES_MAX:
                 size = sum(lengths) + len(lengths) * wire.PACKET_COST
             else:
