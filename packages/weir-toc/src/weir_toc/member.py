@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from weir_toc.endpoint import events as endpoint_events
 from weir_toc.endpoint.events import EndpointConfig, Service
+from weir_toc.endpoint.making import RUN_MIN, Alike, Scatterings
 from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError, first_error
 from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
@@ -200,7 +201,11 @@ class ProcessThread:
         Raises SendBufferFull at once if too much has not left, also if the thread has not come to
         it yet: a program may call faster than that.
         """
-        size = sum(len(payload) + PACKET_COST for parts in scatterings for _, payload in parts)
+        alike = alike_of(scatterings)
+        if alike is not None:
+            size = len(alike[1]) * (len(alike[1][0]) + PACKET_COST)
+        else:
+            size = sum(len(payload) + PACKET_COST for parts in scatterings for _, payload in parts)
         with self._lock:
             if self._unsent and self._unsent + size > UNSENT_MAX:
                 raise SendBufferFull(
@@ -209,17 +214,25 @@ class ProcessThread:
             self._unsent += size
 
         try:
-            return self.call(self._sent(service, scatterings, size))
+            return self.call(self._sent(service, scatterings, alike, size))
         except TocError:
             self._left(size)
             raise
 
     async def _sent(
-        self, service: Service, scatterings: Sequence[Sequence[Part]], size: int
+        self,
+        service: Service,
+        scatterings: Sequence[Sequence[Part]],
+        alike: tuple[str | int, Sequence[bytes]] | None,
+        size: int,
     ) -> list[int]:
         """Send scatterings, in the thread. Room is made before the caller learns the stamps."""
         try:
-            found = [self._addressed(one) for one in scatterings]
+            if alike is not None:
+                found: Scatterings = Alike(self._process_of(alike[0]), alike[1])
+            else:
+                found = [[(self._process_of(to), bytes(payload)) for to, payload in parts]
+                         for parts in scatterings]  # fmt: skip
             return await self.process.send_many(service, found)
         finally:
             self._left(size)
@@ -228,20 +241,31 @@ class ProcessThread:
         with self._lock:
             self._unsent -= size
 
-    def _addressed(self, parts: Sequence[Part]) -> Sequence[tuple[int, bytes]]:
-        """Return parts with the ids of their receivers."""
-        if len(parts) == 1:
-            ((to, payload),) = parts
-            if type(to) is int and type(payload) is bytes:  # nearly all of many
-                return ((to, payload),)
-        names = self.process.names
-        found: list[tuple[int, bytes]] = []
-        for to, payload in parts:
-            process = names.get(to, 0) if isinstance(to, str) else to
-            if not process:
-                raise InvalidScattering(f"no process named {to!r} is here: wait_for() it first")
-            found.append((process, bytes(payload)))
-        return found
+    def _process_of(self, to: str | int) -> int:
+        """Return the id of a receiver. Raises InvalidScattering if nobody has this name."""
+        process = self.process.names.get(to, 0) if isinstance(to, str) else to
+        if not process:
+            raise InvalidScattering(f"no process named {to!r} is here: wait_for() it first")
+        return process
+
+
+def alike_of(scatterings: Sequence[Sequence[Part]]) -> tuple[str | int, Sequence[bytes]] | None:
+    """Return the receiver and the payloads of scatterings that differ in nothing else, and whose
+    payloads have one size; None for others.
+
+    A program that sends much sends such ones. Here all of them are handled by a few calls, so that
+    nothing is done for one of them on the way to the network, or nearly so.
+    """
+    if len(scatterings) < RUN_MIN:
+        return None
+    try:
+        receivers, payloads = zip(*[part for (part,) in scatterings], strict=True)
+    except ValueError:  # one has several parts, or none
+        return None
+    to = receivers[0]
+    is_alike = receivers.count(to) == len(receivers) and len({*map(len, payloads)}) == 1
+    # Others are copied: a program may change them meanwhile.
+    return (to, payloads) if is_alike and {*map(type, payloads)} == {bytes} else None
 
 
 def _trouble(error: BaseException | None) -> TocError:

@@ -29,6 +29,7 @@ from weir_toc.endpoint.events import (
     LeftAlike,
     Service,
 )
+from weir_toc.endpoint.making import Scatterings
 from weir_toc.endpoint.outbox import Outbox
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.endpoint.sending import Sender
@@ -96,9 +97,7 @@ class Endpoint:
         self._finish(now)
         return ticket
 
-    def send_many(
-        self, now: int, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
-    ) -> range:
+    def send_many(self, now: int, service: Service, scatterings: Scatterings) -> range:
         """Queue scatterings in this order; return their tickets. All or none are queued.
 
         Raises as `send` does.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from weir_toc.endpoint.events import Service
 from weir_toc.endpoint.flow import Batch, Part, Scattering
@@ -17,11 +18,31 @@ from weir_toc.packet import PAYLOAD_BYTES_MAX
 RUN_MIN = 4
 
 
+class Alike(NamedTuple):
+    """Messages of one size to one process, each a scattering of its own."""
+
+    to: int
+    payloads: Sequence[bytes]
+
+
+#: Scatterings, each a payload for each of its receivers, or those that are known to be alike.
+Scatterings = Sequence[Sequence[tuple[int, bytes]]] | Alike
+
+
 def made(
-    part_max: int, now: int, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
+    part_max: int, now: int, service: Service, scatterings: Scatterings
 ) -> list[Scattering | Batch]:
-    """Return scatterings that are not queued, those that are alike in one piece."""
+    """Return scatterings that are not queued, those that are alike in one piece.
+
+    Raises InvalidScattering.
+    """
     found: list[Scattering | Batch] = []
+    if isinstance(scatterings, Alike):
+        to, payloads = scatterings
+        if len(payloads) >= RUN_MIN and len(payloads[0]) <= PAYLOAD_BYTES_MAX:
+            _made(part_max, now, service, ((to, payloads[0]),))  # whether it can be sent
+            return [Batch(to, service, range(len(payloads)), payloads, now)]
+        scatterings = [((to, payload),) for payload in payloads]
     if len(scatterings) < RUN_MIN:
         found += [_made(part_max, now, service, parts) for parts in scatterings]
         return found
@@ -42,6 +63,11 @@ def memory_of(scatterings: Sequence[Scattering | Batch]) -> int:
         len(one) * one.cost if isinstance(one, Batch) else sum(part.size for part in one.parts)
         for one in scatterings
     )
+
+
+def parts_of(scatterings: Sequence[Scattering | Batch]) -> int:
+    """Return how many parts scatterings have."""
+    return sum(len(one) if isinstance(one, Batch) else len(one.parts) for one in scatterings)
 
 
 def _made(

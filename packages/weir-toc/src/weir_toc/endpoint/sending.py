@@ -30,7 +30,7 @@ from weir_toc.endpoint.events import (
     Settled,
 )
 from weir_toc.endpoint.flow import CUT_TIMEOUTS, Batch, Flow, Part, Scattering, Sent
-from weir_toc.endpoint.making import in_turn, made, memory_of
+from weir_toc.endpoint.making import Scatterings, in_turn, made, memory_of, parts_of
 from weir_toc.endpoint.outbox import Outbox
 from weir_toc.endpoint.recalls import Notes, Recalls
 from weir_toc.errors import InvalidScattering, SendBufferFull
@@ -79,9 +79,7 @@ class Sender:
         """
         return self.send_many(now, service, (parts,)).start
 
-    def send_many(
-        self, now: int, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
-    ) -> range:
+    def send_many(self, now: int, service: Service, scatterings: Scatterings) -> range:
         """Queue scatterings in this order; return their tickets. Raises as `send`: none is queued.
 
         Those that leave at once, and have one receiver and one size, are sent in one piece.
@@ -90,7 +88,7 @@ class Sender:
         size = memory_of(new)
         if size > self.config.send_buffer:
             raise InvalidScattering(
-                f"{sum(map(len, scatterings))} parts take {size} bytes of memory: "
+                f"{parts_of(new)} parts take {size} bytes of memory: "
                 f"{self.config.send_buffer} are possible; send fewer at once"
             )
         if self.buffered + size > self.config.send_buffer:

@@ -32,6 +32,7 @@ from weir_toc.endpoint.events import (
     Settled,
     Undeliverable,
 )
+from weir_toc.endpoint.making import Scatterings
 from weir_toc.errors import ClockStopped, Fenced, NotSent, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink, RawClock
@@ -353,9 +354,7 @@ class Process:
             await self._named.wait()
         self._ending.check()
 
-    async def send_many(
-        self, service: Service, scatterings: Sequence[Sequence[tuple[int, bytes]]]
-    ) -> list[int]:
+    async def send_many(self, service: Service, scatterings: Scatterings) -> list[int]:
         """Send scatterings in this order; return their stamps once all have left.
 
         Raises InvalidScattering, SendBufferFull and Fenced before any is sent, and NotSent if only
