@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from rigs.one_rack import OneRack
-from weir_toc.endpoint.events import EndpointConfig, Left, Service
+from weir_toc.endpoint.events import Delivered, EndpointConfig, Left, Service
 from weir_toc.endpoint.making import Alike
 from weir_toc.errors import InvalidScattering
-from weir_toc.member import Part, alike_of
+from weir_toc.member import Message, Part, alike_of, events_of
 
 FOUR = [b"%03d" % number for number in range(4)]
 
@@ -74,3 +74,10 @@ def test_a_program_may_hand_them_over_like_any_others(to: str | int) -> None:
 )
 def test_others_are_not_alike(others: Sequence[Sequence[Part]]) -> None:
     assert alike_of(others) is None
+
+
+def test_what_comes_in_one_piece_is_given_to_a_program_as_messages() -> None:
+    rows = [(70, 3, 12, b"a"), (71, 4, 5, b"b")]
+    found = events_of([Delivered(Service.RELIABLE, rows)])
+    assert found == [Message(70, 3, b"a"), Message(71, 4, b"b")]
+    assert {*map(type, found)} == {Message}
