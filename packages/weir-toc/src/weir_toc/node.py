@@ -109,7 +109,7 @@ class Input:
     #: the minimum yet.
     removed: bool = False
     is_behind: bool = False
-    #: Whether the controller has fenced it, so that it may only come back after its removal.
+    #: Whether the controller has fenced it, or holds it after its removal: it may not come back.
     held: bool = False
     #: When the port last came back, None if it never did; and how often in a row it fell silent
     #: soon after that. Until `held_until` it does not come back.
@@ -365,17 +365,20 @@ class SwitchNode:
             self._told(now)
         return effects
 
-    def remove(self, now: int, neighbour: int, epoch: int) -> list[Effect]:
+    def remove(
+        self, now: int, neighbour: int, epoch: int, holds: bool = False
+    ) -> list[Effect]:  # fmt: skip
         """Take a frozen commit register out of the minimum, as the controller says.
 
-        A port that has joined again in a later epoch counts once more, from here on.
+        A port that has joined again in a later epoch counts once more, from here on. Another one
+        does not join again if this `holds` it, until it is removed again without that.
         """
         effects = self._effects = []
         half = self._half_of(neighbour)
         one = half.inputs.get(neighbour)
         if one is None or not one.frozen or one.frozen_epoch != epoch:
             return effects
-        one.held = False
+        one.held = holds and one.epoch == epoch
         if one.epoch > epoch:
             one.frozen = False
         elif neighbour in self.switch.lower or neighbour in self.switch.upper:

@@ -510,7 +510,8 @@ class World:
         if isinstance(command, Freeze):
             self._effects(command.switch, node.freeze(now, command.neighbour))
         elif isinstance(command, Remove):
-            self._effects(command.switch, node.remove(now, command.neighbour, command.epoch))
+            removed = command.neighbour, command.epoch, command.holds
+            self._effects(command.switch, node.remove(now, *removed))
         else:
             node.set_routes(command.routes)
 

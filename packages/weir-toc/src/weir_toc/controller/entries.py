@@ -106,11 +106,15 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """To a switch: take a frozen register out of the minimum; all is settled."""
+    """To a switch: take a frozen register out of the minimum; all is settled.
+
+    If it `holds` the input, that does not come back until this is commanded again without it.
+    """
 
     switch: int
     neighbour: int
     epoch: int
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

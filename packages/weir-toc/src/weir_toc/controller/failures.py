@@ -79,9 +79,9 @@ class FailureState:
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
-        #: Those of them whose registers were commanded to be removed; and inputs that came back
-        #: after that, and are behind.
-        self._removed: set[Port] = set()
+        #: Those of them whose registers were commanded to be removed, and whether they are held;
+        #: and inputs that came back after that, and are behind.
+        self._removed: dict[Port, bool] = {}
         self._behind: set[Port] = set()
         #: Inputs that were commanded to be frozen for a decision that waits for them.
         self._freezing: set[Port] = set()
@@ -128,7 +128,7 @@ class FailureState:
             return []
         if isinstance(entry, LinkJoined):
             port = entry.switch, entry.neighbour
-            return self._link_joined(port, entry.is_behind) + self._resumed()
+            return self._link_joined(port, entry.is_behind) + self._resumed() + self._let_back()
         if isinstance(entry, NodeSilent):
             if entry.node in self.processes:
                 self._unanswering.add(entry.node)
@@ -197,11 +197,12 @@ class FailureState:
         for port in [port for port in self._silent if port[0] == switch]:
             del self._silent[port]
             self._decided.discard(port)
-        for ports in (self._removed, self._behind):
-            ports -= {port for port in ports if port[0] == switch}
+        for port in [port for port in self._removed if port[0] == switch]:
+            del self._removed[port]
+        self._behind -= {port for port in self._behind if port[0] == switch}
         self._reconsider()
         self._forget_side()
-        return self._routes()
+        return self._routes() + self._let_back()
 
     def switch_answers(self, switch: int) -> None:
         """A switch reports that was given up: it has been cut off from the controller alone."""
@@ -227,6 +228,7 @@ class FailureState:
             "decided": sorted(self._decided),
             "removed": sorted(self._removed),
             "behind": sorted(self._behind),
+            "held": sorted(self._held()),
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
             "freezing": sorted(self._freezing),
@@ -247,7 +249,9 @@ class FailureState:
         self._decided = {(switch, neighbour) for switch, neighbour in state["decided"]}
         self._unanswering = {*state["unanswering"]}
         self._dead_switches = {*state["dead_switches"]}
-        self._removed = {(switch, neighbour) for switch, neighbour in state.get("removed", ())}
+        held = [(switch, neighbour) for switch, neighbour in state.get("held", ())]
+        removed = ((switch, neighbour) for switch, neighbour in state.get("removed", ()))
+        self._removed = {port: port in held for port in removed}
         self._behind = {(switch, neighbour) for switch, neighbour in state.get("behind", ())}
         # Snapshots of earlier releases do not tell: the next decision commands them again.
         self._freezing = {(switch, neighbour) for switch, neighbour in state.get("freezing", ())}
@@ -266,7 +270,7 @@ class FailureState:
         if not self.is_undecided:
             return []
         racks = self._racks_that_go_on()
-        switches = self._switches_of(racks)
+        switches = self._switches_of(racks, self._dead_links())
         dead = {one for one in self.processes if self._is_dead(one, racks)}
         cut = [*self._cut(racks, switches, dead)]
         missing = [port for port in cut if port not in self._silent]
@@ -294,7 +298,7 @@ class FailureState:
         if stamps:
             failure.waiting |= self.processes
             commands += [Fail(to, failure.number, stamps) for to in sorted(self.processes)]
-        return commands + self._resumed()
+        return commands + self._resumed() + self._let_back()
 
     def _is_dead(self, process: int, racks: frozenset[int]) -> bool:
         rack = rack_of(process)
@@ -303,11 +307,12 @@ class FailureState:
 
     def _racks_that_go_on(self) -> frozenset[int]:
         """Return the racks of the last decision, or the heaviest set if other cables are dead."""
-        if self._side:
-            return self._side
+        return self._side or self._heaviest_side(self._dead_links())
+
+    def _heaviest_side(self, dead: frozenset[Link]) -> frozenset[int]:
         reached = {
             rack: racks
-            for rack, racks in self.topology.reached(self._dead_links()).items()
+            for rack, racks in self.topology.reached(dead).items()
             if self.topology.switch_of_rack(rack).id not in self._dead_switches
         }
         return heaviest_side(reached, Counter(rack_of(process) for process in self.processes))
@@ -320,9 +325,8 @@ class FailureState:
         if self._side_without != self._dead_links() or switches & self._dead_switches:
             self._side = frozenset()
 
-    def _switches_of(self, racks: frozenset[int]) -> set[int]:
+    def _switches_of(self, racks: frozenset[int], dead: frozenset[Link]) -> set[int]:
         """Return the switches that go on: those of the racks, and what their cables lead up to."""
-        dead = self._dead_links()
         found = {self.topology.switch_of_rack(rack).id for rack in racks}
         for link in self.topology.links:  # the lower ones come first
             if link.lower in found and link not in dead:
@@ -382,7 +386,7 @@ class FailureState:
     def _link_joined(self, port: Port, is_behind: bool) -> list[Command]:
         """A link is back. Its register counts from now on, or from the end of a failure."""
         self._dead_switches.discard(port[1])
-        self._removed.discard(port)
+        self._removed.pop(port, None)
         self._behind.discard(port)
         if is_behind:
             self._behind.add(port)
@@ -438,16 +442,45 @@ class FailureState:
                 if one.neighbour in self.failed:  # its id never comes back
                     self._silent.pop((one.switch, one.neighbour), None)
                     self._decided.discard((one.switch, one.neighbour))
-                    self._removed.discard((one.switch, one.neighbour))
+                    self._removed.pop((one.switch, one.neighbour), None)
             failure.inputs = tuple(kept)
             if not kept:
                 del self.failures[failure.number]
         return commands
 
     def _remove(self, one: InputSilent) -> Remove:
-        if (one.switch, one.neighbour) in self._silent:
-            self._removed.add((one.switch, one.neighbour))
-        return Remove(one.switch, one.neighbour, one.epoch)
+        port = one.switch, one.neighbour
+        if port in self._silent:
+            self._removed[port] = self._has_no_use(port)
+        return Remove(*port, one.epoch, self._removed.get(port, False))
+
+    def _held(self) -> set[Port]:
+        """Return the inputs that were removed and may not come back yet."""
+        return {port for port, is_held in self._removed.items() if is_held}
+
+    def _let_back(self) -> list[Command]:
+        """Let the inputs come back that were held and are of use now."""
+        back = sorted(port for port in self._held() if not self._has_no_use(port))
+        self._removed |= dict.fromkeys(back, False)
+        return [Remove(*port, self._silent[port].epoch) for port in back]
+
+    def _has_no_use(self, port: Port) -> bool:
+        """Whether the switch behind an input would not go on if its cable were whole.
+
+        Nor if those of all inputs that are held were. It would join, hold the commit minimum down
+        with what it stands still at, be frozen for the next decision, and so on for ever.
+        """
+        switch, neighbour = port
+        if neighbour not in self.topology.switches or neighbour in self._dead_switches:
+            return False
+        whole = {Link(*ends) for one in (port, *self._held()) for ends in (one, one[::-1])}
+        dead = self._dead_links()
+        if switch not in self._switches_of(self._racks_that_go_on(), dead):
+            return False
+        racks = self._heaviest_side(dead - whole)
+        if not {rack_of(process) for process in self.processes} <= racks:
+            return True  # some that go on now would not
+        return neighbour not in self._switches_of(racks, dead - whole)
 
     def _is_needed(self, port: Port) -> bool:
         """Whether barriers must wait for a frozen register: without it, some of what comes from a
@@ -460,7 +493,7 @@ class FailureState:
             return False
         links = {*self.topology.links}
         out = frozenset(
-            Link(*ends) for one in self._removed | self._behind for ends in (one, one[::-1])
+            Link(*ends) for one in {*self._removed, *self._behind} for ends in (one, one[::-1])
             if ends in links
         )  # fmt: skip
         less = out | {Link(*ends) for ends in (port, port[::-1]) if ends in links}

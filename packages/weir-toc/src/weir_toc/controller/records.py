@@ -57,6 +57,7 @@ class Removed:
     switch: int
     neighbour: int
     epoch: int
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

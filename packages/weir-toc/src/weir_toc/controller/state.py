@@ -219,8 +219,7 @@ class ControllerState:
         report = record.report
         if isinstance(report, Removed):
             port = report.switch, report.neighbour
-            found = self.removals.get(port)
-            if found is not None and found.epoch == report.epoch:
+            if self.removals.get(port) == Remove(*port, report.epoch, report.holds):
                 del self.removals[port]
             return []
         if isinstance(report, Returned) or _is_of_another(record.node, report):
@@ -272,7 +271,7 @@ class ControllerState:
                 "failures": failures.dump(),
                 "names": [[name, *one] for name, one in self.names.items()],
                 "switches": [[switch, *one] for switch, one in self.switches.items()],
-                "removals": [[one.switch, one.neighbour, one.epoch]
+                "removals": [[one.switch, one.neighbour, one.epoch, one.holds]
                              for one in self.removals.values()],
                 "serials": [[rack, serial] for rack, serial in self._serials.items()],
                 "reported": [[node, *one] for node, one in self._reported.items()],

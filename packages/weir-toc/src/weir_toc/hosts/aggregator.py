@@ -298,8 +298,9 @@ class Aggregator:
         if isinstance(command, Freeze):
             self._carry_out(node.freeze(now, command.neighbour), sends)
         elif isinstance(command, Remove):
-            self._carry_out(node.remove(now, command.neighbour, command.epoch), sends)
-            self.link.report(Removed(self.switch, command.neighbour, command.epoch))
+            removed = command.neighbour, command.epoch, command.holds
+            self._carry_out(node.remove(now, *removed), sends)
+            self.link.report(Removed(self.switch, *removed))
             if command.neighbour not in node.registers():
                 address = self._addresses.pop(command.neighbour, None)
                 if address is not None:

@@ -209,10 +209,12 @@ class XdpNode(SwitchNode):
         self._begin(now)
         return self._finish(super().freeze(now, neighbour))
 
-    def remove(self, now: int, neighbour: int, epoch: int) -> list[Effect]:
+    def remove(
+        self, now: int, neighbour: int, epoch: int, holds: bool = False
+    ) -> list[Effect]:  # fmt: skip
         """Take a frozen register out of the minimum, as in `SwitchNode`."""
         self._begin(now)
-        return self._finish(super().remove(now, neighbour, epoch))
+        return self._finish(super().remove(now, neighbour, epoch, holds))
 
     def set_routes(self, routes: Routes) -> None:
         """Take to which racks each neighbour leads now."""

@@ -63,10 +63,12 @@ RECORDS: list[tuple[Record, bytes]] = [
     ),
     (Reported(1, 2, 3, Returned(4, 5, (6, 7))), b'["Reported",1,2,3,["Returned",4,5,[6,7]]]'),
     (Reported(1, 2, 3, Removed(4, 5, 6)), b'["Reported",1,2,3,["Removed",4,5,6]]'),
+    (Reported(1, 2, 3, Removed(4, 5, 6, True)), b'["Reported",1,2,3,["Removed",4,5,6,1]]'),
 ]
 COMMANDS: list[tuple[Command, list[object]]] = [
     (Freeze(1, 2), ["Freeze", 1, 2]),
     (Remove(1, 2, 3), ["Remove", 1, 2, 3]),
+    (Remove(1, 2, 3, holds=True), ["Remove", 1, 2, 3, 1]),
     (Fail(1, 2, ((3, 4), (5, 6))), ["Fail", 1, 2, [[3, 4], [5, 6]]]),
     (SetRoutes(1, {2: frozenset({4, 3})}), ["SetRoutes", 1, [[2, [3, 4]]]]),
 ]

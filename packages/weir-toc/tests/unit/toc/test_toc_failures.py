@@ -354,6 +354,81 @@ def test_an_end_of_a_cable_that_does_not_go_on_may_come_back_once_the_other_end_
     assert not one.is_cut_off(1)
 
 
+def spine_without_racks(is_loaded: bool) -> tuple[FailureState, int, int]:
+    """Return a state whose racks have both lost one spine, that spine, and its core."""
+    tree = Topology.tree(racks=2, spines=2, cores=1)
+    one, spine = FailureState(tree), SPINES[1]
+    (core,) = tree.switches[spine].upper
+    for process in (A, B, C):
+        one.apply(ProcessJoined(process))
+    for rack in RACKS:
+        silent(one, (rack, spine, 40), (spine, rack, 40))
+    assert Freeze(core, spine) in one.apply(Decide())
+    one.apply(InputSilent(core, spine, 1, 40))
+    # It would join again at once, and hold the minimum of the core down until it is frozen again.
+    assert Remove(core, spine, 1, holds=True) in one.apply(Decide())
+    assert not one.is_undecided
+    return _loaded(one, tree) if is_loaded else one, spine, core
+
+
+def _loaded(one: FailureState, tree: Topology) -> FailureState:
+    loaded = FailureState(tree)
+    loaded.load(json.loads(json.dumps(one.dump())))
+    return loaded
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_spine_that_no_rack_reaches_comes_back_to_its_core_once_one_does(
+    is_loaded: bool,
+) -> None:
+    one, spine, core = spine_without_racks(is_loaded)
+    release = Remove(core, spine, 1)
+    assert release not in one.apply(LinkJoined(spine, RACKS[1]))
+    assert release in one.apply(LinkJoined(RACKS[1], spine))
+    assert release not in one.apply(LinkJoined(spine, RACKS[0]))  # once is enough
+    one.apply(LinkJoined(core, spine))
+    one.apply(LinkJoined(RACKS[0], spine))
+    assert one.current_routes(core) == one.topology.routes(core)
+
+
+def test_a_core_that_starts_anew_holds_nothing() -> None:
+    one, spine, core = spine_without_racks(is_loaded=False)
+    one.switch_started(core)
+    commands = one.apply(LinkJoined(spine, RACKS[1])) + one.apply(LinkJoined(RACKS[1], spine))
+    assert not [each for each in commands if isinstance(each, Remove) and each.switch == core]
+
+
+def test_a_spine_that_starts_anew_comes_back_once_a_rack_reaches_it() -> None:
+    one, spine, core = spine_without_racks(is_loaded=False)
+    assert Remove(core, spine, 1) not in one.switch_started(spine)
+    assert Remove(core, spine, 1) in one.apply(LinkJoined(RACKS[0], spine))
+
+
+def test_a_rack_that_reaches_some_of_the_others_comes_back_once_it_reaches_all() -> None:
+    tree = Topology.tree(racks=3, spines=2)
+    one = FailureState(tree)
+    racks = [tree.switch_of_rack(rack).id for rack in range(3)]
+    last = process_id(2, 1)
+    for process in (A, B, C, last):
+        one.apply(ProcessJoined(process))
+    left, right = SPINES
+    silent(one, (racks[0], left, 40), (left, racks[0], 40))
+    silent(one, (racks[2], right, 40), (right, racks[2], 40))
+    assert Freeze(left, racks[2]) in one.apply(Decide())
+    one.apply(InputSilent(left, racks[2], 1, 40))
+    assert [*one.apply(Decide())][-3:] == [Fail(to, 1, ((last, 40),)) for to in (A, B, C)]
+    one.apply(Completed(1, A))
+    one.apply(Completed(1, B))
+    removed = one.apply(Completed(1, C))
+    # Each end of the cables that are cut may come back: then the rack would reach all others.
+    assert Remove(right, racks[2], 1) in removed
+    assert Remove(left, racks[2], 1, holds=True) in removed
+    assert one.is_cut_off(2)
+    back = one.apply(LinkJoined(right, racks[2])) + one.apply(LinkJoined(racks[2], right))
+    assert Remove(left, racks[2], 1) in back
+    assert not one.is_cut_off(2)
+
+
 def test_what_was_reported_of_the_registers_of_a_former_switch_holds_no_more() -> None:
     one = state()
     silent(one, (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[0], 40))

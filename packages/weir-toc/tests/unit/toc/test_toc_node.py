@@ -317,6 +317,43 @@ def test_a_link_that_was_removed_tells_once_it_has_come_up_to_what_was_promised(
     assert not [effect for effect in one.tick(now) if isinstance(effect, Joined)]
 
 
+def silent_link() -> tuple[SwitchNode, int, int]:
+    """Return a switch that has fenced one of its two upper links, that neighbour, and the time."""
+    topology, one = two_racks()
+    dead, alive = topology.switch_of_rack(0).upper
+    for tick in range(1, 13):
+        now = START + tick * T
+        one.receive(now, alive, beacon(alive, now))
+        one.tick(now)
+    return one, dead, now
+
+
+def test_a_link_that_is_held_at_its_removal_comes_back_when_it_is_removed_again() -> None:
+    one, dead, now = silent_link()
+    one.remove(now, dead, 1, holds=True)
+    assert one.down.commit == now  # its register is out of the minimum
+    for command in (None, 7, 1):  # one of another epoch is of another failure
+        effects = one.receive(now, dead, beacon(dead, now, START, epoch=2))
+        assert not [effect for effect in effects if isinstance(effect, Joined)]
+        if command:
+            one.remove(now, dead, command)
+    assert Joined(dead, 2, True) in one.receive(now, dead, beacon(dead, now, START, epoch=2))
+
+
+def test_a_link_that_is_back_before_it_would_be_held_is_not() -> None:
+    one, dead, now = silent_link()
+    one.receive(now, dead, beacon(dead, now, epoch=2))
+    one.remove(now, dead, 1, holds=True)
+    later = now + 200 * T  # it falls silent again, and comes back
+    one.tick(later - T)
+    one.tick(later)
+    for tick in range(1, 13):
+        one.tick(later + tick * T)
+    assert not one.registers()[dead].live
+    effects = one.receive(later + 13 * T, dead, beacon(dead, later, epoch=3))
+    assert Joined(dead, 3) in effects
+
+
 def test_a_link_that_breaks_again_before_its_removal_waits_for_the_second_one() -> None:
     topology, one = two_racks()
     dead, alive = topology.switch_of_rack(0).upper

@@ -109,6 +109,38 @@ def test_a_failure_is_carried_out_and_its_register_removed() -> None:
     assert remove not in state.pending(SWITCH)
 
 
+def test_a_removal_that_holds_an_input_ends_with_the_next_one() -> None:
+    """Its answer may come behind the command to let the input come back, and ends that not."""
+    state, core, spine, release = core_that_holds_a_spine()
+    assert [one for one in state.pending(core) if isinstance(one, Remove)] == [release]
+    play(state, Reported(core, 1, 20, Removed(core, spine, 1, holds=True)))
+    assert release in same(state).pending(core)
+    play(state, Reported(core, 1, 21, Removed(core, spine, 1)))
+    assert release not in state.pending(core)
+
+
+def core_that_holds_a_spine() -> tuple[ControllerState, int, int, Remove]:
+    """Return a network whose core is to let a spine come back, with that command."""
+    state = ControllerState()
+    play(state, Founded(2, 2, 1, 1_000_000))
+    assert state.failures is not None
+    tree = state.failures.topology
+    for id in tree.switches:
+        play(state, SwitchStarted(id, 1, "h", 9))
+    core = switch_id("core-0")
+    spine, racks = tree.switches[core].lower[1], tree.switches[tree.switches[core].lower[1]].lower
+    for number, rack in enumerate(racks):
+        play(state, Reported(rack, 1, 1, InputSilent(rack, spine, 1, 40)))
+        play(state, Reported(spine, 1, 1 + number, InputSilent(spine, rack, 1, 40)))
+    play(state, Decide())
+    play(state, Reported(core, 1, 1, InputSilent(core, spine, 1, 40)))
+    play(state, Decide())
+    assert Remove(core, spine, 1, holds=True) in same(state).pending(core)
+    play(state, Reported(spine, 1, 9, LinkJoined(spine, racks[0])))
+    play(state, Reported(racks[0], 1, 9, LinkJoined(racks[0], spine)))
+    return state, core, spine, Remove(core, spine, 1)
+
+
 def test_nobody_answers_for_another_and_a_report_counts_once() -> None:
     state = founded("a", "b", "c")
     report = Reported(SWITCH, 1, 9, InputSilent(SWITCH, B, 1, 77))
