@@ -85,7 +85,10 @@ class Clock:
     older ones say nothing.
     """
 
-    __slots__ = ("_best", "_offset", "_rate", "_raw", "_samples", "_target", "_target_at", "_time")
+    __slots__ = (
+        "_best", "_is_read", "_offset", "_rate", "_raw", "_samples", "_target", "_target_at",
+        "_time",
+    )  # fmt: skip
 
     def __init__(self, raw: int) -> None:
         self._raw = raw
@@ -96,6 +99,8 @@ class Clock:
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
         #: The sample that tells most, by which the error is stated.
         self._best: _Sample | None = None
+        #: Whether anybody has seen the time since the first sample.
+        self._is_read = False
 
     def read(self, raw: int) -> int:
         """Return the time: the reference's, as well as it is known. It never decreases."""
@@ -111,12 +116,13 @@ class Clock:
             self._offset += max(-most, min(most, target - self._offset))
         self._raw = raw
         self._time = max(self._time, raw + self._offset)
+        self._is_read = True
         return self._time
 
     def sample(self, sent: int, reached: int, answered: int, received: int) -> None:
         """Take one exchange: `sent` and `received` in raw time, the others in the reference's.
 
-        The first one sets the clock; later ones only turn it.
+        The first one sets the clock, and so do better ones until it is read; later ones turn it.
         """
         round_trip = (received - sent) - (answered - reached)
         offset = ((reached - sent) + (answered - received)) // 2
@@ -126,11 +132,12 @@ class Clock:
         if any(_contradict(one, new) for one in self._samples):
             self._samples.clear()
         self._samples.append(new)
-        is_first = self._best is None
+        if self._best is None:
+            self._is_read = False
         self._best = best = min(self._samples, key=lambda one: _error(one, received))
-        if is_first:
-            self._raw, self._offset = received, offset
-            self._time = received + offset
+        if not self._is_read:
+            self._raw, self._offset = received, best.offset
+            self._time = received + best.offset
         self._target_at = received
         self._target, self._rate = best.offset, 0
         line = _line(self._samples, received)

@@ -34,6 +34,9 @@ UNANSWERED_MAX = 10_000
 FRAMES_MAX = 10_000
 #: The clock is compared so often: at first, and from the eighth time on.
 _FIRST_SAMPLES, _FIRST_PAUSE, _PAUSE = 8, 0.01, 0.4
+#: A clock counts as set once it may be off by so many nanoseconds at most, or was compared so often
+#: over connections. From then on it slews, and an error of 1 ms takes two seconds.
+_SET_ERROR_NS = 1_000_000
 _AGAIN_AFTER = 0.05
 #: A leader that says nothing for so long is none: its answers to the clock are due all the time.
 #: Two of these times must end before the next leader gives up who is not connected to it.
@@ -71,6 +74,8 @@ class ControlLink:
         self.term = 0
         #: Set once the clock has been set by a leader.
         self.is_set = asyncio.Event()
+        #: How often it was compared over this connection and former ones.
+        self._compared = 0
         self.frames: asyncio.Queue[Frame] = asyncio.Queue(FRAMES_MAX)
         #: Why the last connection ended or none could be made.
         self.trouble = ""
@@ -230,7 +235,10 @@ class ControlLink:
                 number_in(frame, key) for key in ("sent", "reached", "answered")
             )
             self.clock.sample(sent, reached, answered, received)
-            self.is_set.set()
+            self._compared += 1
+            error = self.clock.error_bound(received)
+            if self._compared >= _FIRST_SAMPLES or (error is not None and error <= _SET_ERROR_NS):
+                self.is_set.set()
         elif op == "refused" and "number" not in frame:
             raise ControlError(str(frame.get("why", "")))
         elif op in ("done", "refused"):

@@ -77,6 +77,32 @@ def test_commands_and_leaders_of_former_terms_are_ignored() -> None:
     assert link.term == 6
 
 
+@pytest.mark.parametrize(
+    ("round_trips", "is_set"), [([100], False), ([100] * 7, False), ([100] * 8, True),
+                                ([100, 1], True), ([2], True), ([3], False)],
+)  # fmt: skip
+def test_a_clock_counts_as_set_once_a_comparison_was_quick_or_eight_were_made(
+    round_trips: list[int], is_set: bool
+) -> None:
+    """The first one may be slow, and a clock that is read is drawn to the time, and not set."""
+    made: list[ControlLink] = []
+    at = 1_000_000_000_000
+
+    def link_of(address: tuple[str, int]) -> ControlLink:
+        hello = {"op": "hello", "kind": "member"}
+        made.append(ControlLink([address], hello, raw_clock=lambda: at))
+        return made[0]
+
+    compared = [
+        {"op": "clock", "sent": at - each * 1_000_000, "reached": at, "answered": at}
+        for each in round_trips
+    ]
+    asyncio.run(played([[{"op": "welcome", "term": 5}, *compared]], link_of))
+    (link,) = made
+    assert link.is_set.is_set() == is_set
+    assert link.read_clock().time == at + min(round_trips) * 500_000
+
+
 def test_a_link_that_is_ended_as_its_connection_ends_makes_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,20 @@ def test_the_sample_of_the_least_round_trip_counts() -> None:
     assert bound == 5
 
 
+def test_better_samples_set_a_clock_until_it_is_read() -> None:
+    """The first exchange may be one of a busy start. Who is drawn to the time needs minutes."""
+    clock = Clock(0)
+    clock.read(5)  # before any sample: nobody takes that for the time
+    clock.sample(10, S // 5 + 10, S // 5 + 10, S // 5 + 10)  # the way there took 200 ms
+    assert clock.error_bound(S // 5 + 10) == S // 10
+    at = S // 4
+    clock.sample(at, at + 50, at + 50, at + 100)
+    assert clock.error_bound(at + 100) == 50
+    assert clock.read(at + 100) == at + 100
+    clock.sample(at + 200, at + 1_240, at + 1_240, at + 280)  # it has been read: it is only turned
+    assert clock.read(at + 280) == at + 280
+
+
 def test_an_exchange_in_negative_time_is_ignored() -> None:
     clock = Clock(0)
     clock.sample(10, 100, 300, 20)
