@@ -493,9 +493,11 @@ class FailureState:
             return False
         links = {*self.topology.links}
         out = frozenset(
-            Link(*ends) for one in {*self._removed, *self._behind} for ends in (one, one[::-1])
+            Link(*ends)
+            for one in sorted({*self._removed, *self._behind})
+            for ends in (one, one[::-1])
             if ends in links
-        )  # fmt: skip
+        )
         less = out | {Link(*ends) for ends in (port, port[::-1]) if ends in links}
         racks = self._racks_that_go_on()
         before, after = self.topology.reached(out), self.topology.reached(less)
