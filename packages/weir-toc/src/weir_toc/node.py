@@ -118,8 +118,11 @@ class Input:
     held_until: int = 0
 
     def rise(self, barrier: int, interval: int, now: int) -> int:
-        """Look how high the barrier is; return when it was last seen to have risen enough."""
-        if barrier - self.risen >= interval or barrier <= self.floor:
+        """Look how high the barrier is; return when it was last seen to have risen enough.
+
+        A process that sends before its clock has come to the floor gives the stamps above it.
+        """
+        if barrier - self.risen >= interval or barrier - self.floor < interval:
             self.risen, self.risen_at = barrier, now
         return self.risen_at
 

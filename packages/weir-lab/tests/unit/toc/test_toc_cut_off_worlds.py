@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
+from weir_lab.toc.checkers import violations
+from weir_lab.toc.network import Faults
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.events import Service
 
@@ -52,3 +57,45 @@ def test_what_is_cut_off_joins_others_once_it_can_go_on(
     world.run(20 * T)
     for process in (first, last):
         assert [one.message.payload for one in world.hosts[process].deliveries] == [b"back"]
+
+
+class _Behind(Random):
+    """Dice that put a clock as far behind as it may be."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+@pytest.mark.parametrize("skew", [0, 60 * T])
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_join_a_rack_that_comes_back_while_its_cable_is_behind(
+    seed: int, skew: int
+) -> None:
+    """What they send before others have waited for their barriers is delivered by all or none."""
+    shape = Shape(racks=2, spines=1, faults=Faults(delay=5_000, jitter=1_000))
+    world, random = World(seed, shape), Random(seed)
+    world.run(20 * T)
+    rack = world.topology.switch_of_rack(1).id
+    (spine,) = world.topology.switches[rack].upper
+    world.cut(rack, spine)
+    world.run(60 * T)
+    assert world.controller.racks_cut_off() == {1}
+    world.heal(rack, spine)
+    world.run(T)
+    while not world.switches[spine].registers()[rack].is_behind:
+        world.run(T // 4)
+    while world.controller.racks_cut_off():
+        world.run(T // 4)
+    dice, world.random, world.shape = world.random, _Behind(), replace(shape, skew=skew)
+    new = [world.join(1) for _ in range(2)]
+    world.random = dice
+    assert world.switches[spine].registers()[rack].is_behind
+    for _ in range(100):
+        here = sorted(world.correct)
+        source, service = random.choice(here), random.choice([*Service])
+        world.send(source, service, [(to, b"x") for to in here])
+        world.run(T // 2)
+    world.run(200 * T)
+    assert world.correct.keys() >= {*new}
+    assert all(world.hosts[process].deliveries for process in new)
+    assert not violations(world)

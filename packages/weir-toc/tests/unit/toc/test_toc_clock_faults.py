@@ -68,6 +68,18 @@ def test_a_process_whose_clock_slews_or_is_late_is_not(rise: int) -> None:
     assert rack.run(5 * SILENT_INTERVALS, rack.now, rise) == []
 
 
+@pytest.mark.parametrize("sends", [0, 1, 200])
+def test_a_process_that_joins_may_send_before_its_clock_has_come_to_its_floor(sends: int) -> None:
+    """Its stamps follow each other above the floor, so its barrier is above it as well."""
+    rack = Rack()
+    rack.run(20, 0)
+    rack.take(B, wire.JOIN)
+    floor = max(rack.node.up.barrier, rack.node.up.commit)
+    assert rack.run(5 * SILENT_INTERVALS, floor, sends) == []
+    (silent,) = rack.run(SILENT_INTERVALS + 3, floor + T)  # it came there, and has stopped
+    assert silent.neighbour == B
+
+
 def test_a_process_that_joins_may_stand_until_its_clock_has_come_to_its_floor() -> None:
     rack = Rack()
     rack.run(20, 0)
