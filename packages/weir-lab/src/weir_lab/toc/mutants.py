@@ -217,6 +217,18 @@ MUTANTS = (
            "self.barrier_sent = max(self.barrier_sent, self.last, now + 2_000_000)", 0, ("I7",)),
     Mutant("a run of another sender waits at the end of the order", _RECEIVING,
            "if not is_behind:", "if False:", 2, ("I4",)),
+    Mutant("a lost message gives its credits back while parts of it are in memory", _FLOW,
+           "if is_lost and part.holds_credit:", "if False:", 835191171, ("I6",)),
+    Mutant("what has come counts as released", _SENDING,
+           "flow.released(service, ack.released)",
+           "flow.released(service, max([sum(one) for one in ack.ranges], default=ack.released))",
+           5, ("I6",)),
+    Mutant("registers are removed while one process has not settled", _FAILURES,
+           "            if failure.waiting:\n                break",
+           "            if len(failure.waiting) > 1:\n                break", 16, ("I13",)),
+    Mutant("a failure does not wait for all that go on", _FAILURES,
+           "failure.waiting |= self.processes",
+           "failure.waiting |= {*sorted(self.processes)[1:]}", 16, ("I13",)),
 )  # fmt: skip
 
 
