@@ -28,6 +28,9 @@ class Watch:
     def given(self, now: int, source: int, to: int, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
         opcode = data[22]
+        if opcode == wire.JOINED and to not in self._switches:
+            floors = wire.decode_floors(wire.decode(data, now).payload)
+            self.floors[to] = max(self.floors.get(to, 0), *floors)
         if opcode in _WITHOUT_BARRIERS or (opcode != wire.BEACON and not self._rewrites):
             return
         found = wire.barriers_of(data, now)
@@ -36,9 +39,6 @@ class Watch:
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
         self._told[link] = found
-        if opcode == wire.JOINED and to not in self._switches:
-            floors = wire.decode_floors(wire.decode(data, now).payload)
-            self.floors[to] = max(self.floors.get(to, 0), *floors)
         if opcode not in _DATA or source in self._switches:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), now)
