@@ -105,7 +105,7 @@ MUTANTS = (
            "            for psn, one in owed:\n"
            "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
            "                    self._packet_acknowledged(flow, one)\n", 41, ("I1", "I9", "I10")),
-    Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
+    Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 542,
            ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
            "flow.queue.append((scattering, part))",

@@ -371,6 +371,8 @@ class World:
             for due in self.control.forward(now, process, to, packets):
                 self.network.at(due, partial(self._forwarded, process, to, packets))
             self.network.at(now + _ANSWER * T, self._look_at_paths)
+            if process in self.control.unreached:
+                self.network.at(now + _ANSWER * T, partial(self._look_at_unreached, process))
 
     def _forwarded(self, source: int, process: int, packets: Sequence[bytearray]) -> None:
         host = self.hosts[process]
@@ -386,6 +388,14 @@ class World:
         """Who does not answer what the controller forwards has failed."""
         found = self.control.paths.unreachable(self.network.now, self.controller.processes)
         for process in sorted(found):
+            self._control(NodeSilent(process))
+
+    def _look_at_unreached(self, process: int) -> None:
+        """Who is not connected has failed once the commit barriers of the others have stood."""
+        is_here = process in self.control.unreached & self.controller.processes
+        others = [host for one, host in self.correct.items() if one != process]
+        newest = max((host.endpoint.barriers[1] for host in others), default=self.network.now)
+        if is_here and not self.controller.failures and newest < self.network.now - _ANSWER * T:
             self._control(NodeSilent(process))
 
     # -- the controller, which every node reaches by another way --------------------------------
