@@ -155,6 +155,11 @@ class CorePartition:
         return True
 
     @property
+    def log_start(self) -> int:
+        """What lies below is past retention."""
+        return self.start
+
+    @property
     def end(self) -> int:
         """The end of what is committed."""
         return len(self.log.truth)

@@ -43,8 +43,7 @@ _BESIDE: tuple[tuple[float, dict[str, Any]], ...] = (
     (0.84, {"typed": (10,)}),
     (0.54, {"sunk": (8,)}),
     (0.30, {"planners": 1}),
-    # Consumers of a relay are refused what the core has deleted: topics do not forget there.
-    (0.20, {"relays": (2, 1, 3), "retentions": (0,)}),
+    (0.20, {"relays": (2, 1, 3)}),
 )
 #: They have more to do: so faults go on for longer in a world of one node. In a set much more is
 #: done in a second than in others, so that they go on for less long, and the less behind a time in

@@ -248,8 +248,8 @@ NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,), blocking=True)
 SET_PARCELS = replace(SET, parcels=(20,), blocking=True)
 EVEN_PARCELS = replace(EVEN, parcels=(20,), blocking=True)
 #: The same three, and some read and consume by relays that ship, which may pull from another.
-NODE_TIERS = replace(NODE_SHIPPED, relays=(1, 2, 3), rots=(0,), retentions=(0,))
-SET_TIERS = replace(SET, shipped=(True,), relays=(2, 1, 3), rots=(0,), retentions=(0,))
+NODE_TIERS = replace(NODE_SHIPPED, relays=(1, 2, 3), rots=(0,))
+SET_TIERS = replace(SET, shipped=(True,), relays=(2, 1, 3), rots=(0,))
 #: A partition ends while others publish to it and read it, on one node and on three.
 #: In half of the worlds the client as it ships does so.
 NODE_ENDING = replace(

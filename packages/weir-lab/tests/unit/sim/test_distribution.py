@@ -20,7 +20,7 @@ BESIDE = ("apps", "parcels", "queries", "tails", "subs", "errands", "typed", "su
 #: All that a seed may set in a shape.
 SET_BY_SEEDS = {
     *BESIDE, "blocking", "planners", "shipped", "one_astray", "replaced", "rots", "faults_until",
-    "at_least", "takers", "relays", "retentions",
+    "at_least", "takers", "relays",
 }  # fmt: skip
 #: At least so many of all worlds have each of them.
 LEAST = 0.22

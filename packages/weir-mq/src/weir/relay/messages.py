@@ -147,9 +147,12 @@ class FilterNotCovered(Refusal, frozen=True, array_like=True):
 
 
 class OffsetOutOfRange(Refusal, frozen=True, array_like=True):
-    """What was asked for is not here; the next offset that is here is `start`."""
+    """What was asked for is not here; the next offset that is here is `start`. Retention has passed
+    what lies below `log_start`, as far as is known here: the rest is lost.
+    """
 
     start: Natural
+    log_start: Natural = 0
 
 
 class LineageEnded(Refusal, frozen=True, array_like=True):

@@ -85,13 +85,15 @@ class Settings(NamedTuple):
 class RelaySource:
     """What the upper side serves from a relay's log."""
 
-    __slots__ = ("_state", "durable_index", "heard_ms", "mark")
+    __slots__ = ("_state", "durable_index", "heard_ms", "log_start", "mark")
 
     def __init__(self, state: RelayState, now_ms: int) -> None:
         """Serve what a state says, which is durable as it was read back."""
         self._state = state
         self.durable_index = state.index
         self.mark: Mark | None = None
+        #: Of the core, as upper nodes said it: -1 before they did.
+        self.log_start = -1
         #: Of when the last news of the core are; of the start before there were any.
         self.heard_ms = now_ms
 
@@ -201,6 +203,11 @@ class RelayPartition:
             self.upper.holds.begin(state.start, now_ms)
 
     @property
+    def log_start(self) -> int:
+        """What lies below is past retention in the core; -1 where nobody has said so yet."""
+        return self._source.log_start
+
+    @property
     def durable_end(self) -> int:
         """Up to where the log is durable."""
         return self._durable
@@ -299,6 +306,7 @@ class RelayPartition:
             )  # fmt: skip
             effects.append(self._append(record, *verified.batches))
         self._source.heard_ms = max(self._source.heard_ms, now_ms - answer.age_ms)
+        self._source.log_start = max(self._source.log_start, answer.log_start)
         held = self._source.mark
         marks = tuple(
             mark for mark in answer.marks
@@ -322,8 +330,9 @@ class RelayPartition:
                 return self._fork(lineage, fork, forks, now_ms)
             case OffsetOutOfRange(start=start) if not state.begun:
                 return self._begin(start, now_ms)
-            case OffsetOutOfRange(start=start):
+            case OffsetOutOfRange(start=start, log_start=log_start):
                 gap = (state.end, start)
+                self._source.log_start = max(self._source.log_start, log_start)
                 entry = self._append(GapTold(*gap, "reclaimed or damaged in the core"))
                 text = f"group {self._settings.me.group} lacks offsets [{gap[0]}, {gap[1]})"
                 return [entry, Alarm("relay-gap", text), Moved(state.start, start, (), -1, gap)]

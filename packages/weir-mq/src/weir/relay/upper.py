@@ -76,6 +76,10 @@ class Source(Protocol):
         """What lies below was reclaimed."""
 
     @property
+    def log_start(self) -> int:
+        """What lies below is past retention in the core; -1 where nobody has said so yet."""
+
+    @property
     def end(self) -> int:
         """Up to where the log may be served."""
 
@@ -177,6 +181,11 @@ class Upper:
         return self._source
 
     @property
+    def _log_start(self) -> int:
+        """What lies below is past retention in the core, as far as is known here."""
+        return max(self._source.start, self._source.log_start)
+
+    @property
     def awaited(self) -> int:
         """The lowest stamp at which a child waits for a mark; a number above all if none does."""
         return min((one.pull.awaited for one in self._waiting.values()), default=LIMIT_MAX)
@@ -238,13 +247,13 @@ class Upper:
             fork = max(source.fork_of(pull.lineage), 0)
             return LineageEnded(group, number, source.lineage, fork, tuple(source.forks))
         if pull.offset == UNKNOWN:
-            return OffsetOutOfRange(group, number, source.start)
+            return OffsetOutOfRange(group, number, source.start, self._log_start)
         if pull.offset > source.end:
             return Behind(group, number, source.end)
         if pull.offset < source.start:
-            return OffsetOutOfRange(group, number, source.start)
+            return OffsetOutOfRange(group, number, source.start, self._log_start)
         if (kept := source.next_kept(pull.offset)) > pull.offset:
-            return OffsetOutOfRange(group, number, kept)
+            return OffsetOutOfRange(group, number, kept, self._log_start)
         tags = unpack_tags(pull.tags)
         if pull.offset < source.end and source.reach(pull.offset, tags) == pull.offset:
             return FilterNotCovered(group, number, source.covered_from(tags))
@@ -256,11 +265,12 @@ class Upper:
             return []  # it pulled again meanwhile, or hung up
         waiting = self._waiting[child]
         waiting.ticket = 0
-        if portion is None:
-            return self._end(child, self._overloaded(waiting.pull))
-        refusal = self._refusal(child, waiting.pull)  # the log may have been cut meanwhile
+        # The log may have been cut meanwhile, or retention has passed what was to be read.
+        refusal = self._refusal(child, waiting.pull)
         if refusal is not None:
             return self._end(child, refusal)
+        if portion is None:
+            return self._end(child, self._overloaded(waiting.pull))
         if portion.next > self._source.end:
             return self._serve(child, now_ms)
         return self._tell(child, portion, now_ms)
@@ -272,7 +282,7 @@ class Upper:
             return []
         waiting = self._waiting[child]
         waiting.ticket = 0
-        lost = OffsetOutOfRange(self._group, waiting.pull.number, behind)
+        lost = OffsetOutOfRange(self._group, waiting.pull.number, behind, self._log_start)
         return self._end(child, self._refusal(child, waiting.pull) or lost)
 
     def _tell(self, child: Child, portion: Portion, now_ms: int) -> list[UpperEffect]:
@@ -283,9 +293,10 @@ class Upper:
             if entry.offset <= portion.next:
                 roster.append(entry)
         is_all = pull.roster + len(roster) >= len(source.roster)
+        head = max(source.end, portion.next)
         answer = Answer(
             self._group, pull.number, source.lineage, portion.first, portion.next, portion.rows,
-            source.start, max(source.end, portion.next), tuple(roster),
+            min(self._log_start, head), head, tuple(roster),
             self._marks(portion.next, is_all), portion.chunks, source.age_ms(now_ms),
         )  # fmt: skip
         return [SendToChild(waiting.link, answer, portion.data)]

@@ -62,7 +62,7 @@ class Held(msgspec.Struct):
     mark: Mark | None = None
     #: How many answers of the core came since the start.
     answers: int = 0
-    #: Where the log of the upper node begins that answered last; -1 before.
+    #: Where the log of the core begins, as the upper node said that answered last; -1 before.
     log_start: int = -1
     #: How many messages the last answer brought.
     brought: int = 0

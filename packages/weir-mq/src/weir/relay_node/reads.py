@@ -42,10 +42,15 @@ def wanted_by(fetch: m.Fetch) -> Tags:
     return frozenset(fetch.tags) if fetch.tags else None
 
 
-def check_fetch(state: RelayState, fetch: m.Fetch, topic: str, core: str) -> None:
+def check_fetch(
+    state: RelayState, fetch: m.Fetch, topic: str, core: str, log_start: int
+) -> None:  # fmt: skip
     """Raise why a fetch is refused: `Unavailable` while the log has not begun, `OffsetOutOfRange`
     below its start, `DamagedRange` for what was lost on the way, and `BadRequest` for messages that
     are not kept here. What lies behind its end may come.
+
+    The log of the core starts at `log_start`: what is lost below is past retention. It is -1 where
+    nobody has said so yet: `Unavailable`.
     """
     offset = fetch.offset
     now = state.filter_at(max(offset, state.start))
@@ -57,12 +62,23 @@ def check_fetch(state: RelayState, fetch: m.Fetch, topic: str, core: str) -> Non
             state.start,
         )
     for first, behind in state.gaps:
-        if first <= offset < behind:
-            raise DamagedRange(
-                f"offsets {first} to {behind - 1} of {topic} are lost: the core had reclaimed "
-                f"them, or they were damaged there, before they came here; read on at {behind}",
-                first,
+        if not first <= offset < behind:
+            continue
+        if log_start < 0:
+            raise Unavailable(
+                f"offsets {first} to {behind - 1} of {topic} are not here, and the core has not "
+                "said yet whether they are past retention: try again shortly"
             )
+        if offset < log_start:
+            nearest = min(log_start, behind)
+            raise OffsetOutOfRange(
+                f"offset {offset} is past retention: read on at {nearest}", nearest
+            )
+        raise DamagedRange(
+            f"offsets {first} to {behind - 1} of {topic} are lost: they were damaged in the core "
+            f"before they came here; read on at {behind}",
+            first,
+        )
     wanted = wanted_by(fetch)
     here = offset < state.end
     is_kept = state.reach(offset, wanted) > offset if here else covers(now.tags, wanted)

@@ -325,7 +325,8 @@ class RelayRequests:
         while True:
             topic, held = self.partition(request.address)
             news = topic.news[group]
-            reads.check_fetch(held.state, request, topic.info.full_name, self._host.config.core)
+            name, core = topic.info.full_name, self._host.config.core
+            reads.check_fetch(held.state, request, name, core, held.machine.log_start)
             plan = reads.plan_of(held.state, request)
             if plan is not None:
                 await room.take()

@@ -67,9 +67,9 @@ GOLDEN: dict[str, tuple[m.AnyMessage, bytes, str]] = {
         "03010000080000002b4ad2430000000093ce0003000209ff",
     ),
     "out-of-range": (
-        m.OffsetOutOfRange(196_610, 9, 40),
+        m.OffsetOutOfRange(196_610, 9, 40, 35),
         b"",
-        "0401000008000000730337910000000093ce000300020928",
+        "0401000009000000fe487bf40000000094ce0003000209282300000000000000",
     ),
     "lineage-ended": (
         m.LineageEnded(196_610, 9, 3, 80, ((2, 80), (3, 95))),

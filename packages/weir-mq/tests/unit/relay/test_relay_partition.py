@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rigs.relay_logs import AB, CORE, GROUP, NOW, TANDEM, A, Log, batch, child
+from rigs.relay_logs import AB, CORE, GROUP, NOW, TANDEM, A, Log, batch, child, served
 from weir.errors import BadBatch, Damaged
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
@@ -173,13 +173,32 @@ def test_the_preferred_node_is_pulled_from_again_where_it_has_all() -> None:
 def test_only_what_the_core_has_lost_is_a_gap() -> None:
     log = Log((CORE,))
     log.begin(50)
-    refused(log, CORE, m.OffsetOutOfRange(GROUP, log.last.number, 70))
+    assert log.relay.log_start == -1, "nobody has said it"
+    refused(log, CORE, m.OffsetOutOfRange(GROUP, log.last.number, 70, 65))
+    assert log.relay.log_start == 65
     assert [alarm.kind for alarm in log.of(p.Alarm)] == ["relay-gap"]
     assert log.of(p.Moved)[0].gap == (50, 70)
     assert log.relay.state.gaps == [(50, 70)]
+    _, pull = log.pulled()
     log.do(p.PullCame(5, child(60)))
-    (told,) = log.of(p.SendToChild)
-    assert told.message == m.OffsetOutOfRange(GROUP, 1, 70)
+    (sent,) = log.of(p.SendToChild)
+    assert sent.message == m.OffsetOutOfRange(GROUP, 1, 70, 65)
+    log.answer(CORE, pull, [Row(RowKind.SKIPPED, 2)])
+    assert log.relay.log_start == 65, "a relay above may have heard less"
+    told = served(log, child(70, 2))
+    assert (told.next, told.log_start) == (72, 65), "retention has passed that, and 50 is kept"
+
+
+def test_what_retention_passes_while_it_is_read_is_out_of_range_at_once() -> None:
+    log = Log((CORE,))
+    _, pull = log.begin(50)
+    log.answer(CORE, pull, [Row(RowKind.SKIPPED, 9)])
+    log.do(p.PullCame(5, child(50)))
+    (read,) = log.of(p.ReadPortion)
+    log.relay.state.apply(e.StartMoved(55), 1)
+    log.do(p.PortionRead(read.ticket, None))
+    (sent,) = log.of(p.SendToChild)
+    assert sent.message == m.OffsetOutOfRange(GROUP, 1, 55, 55)
 
 
 def test_a_topic_is_gone_once_the_core_says_so() -> None:

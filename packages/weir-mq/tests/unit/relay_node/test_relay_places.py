@@ -24,6 +24,7 @@ from weir.relay_node.children import ChildLinks
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayedTopic, RelayHost
 from weir.relay_node.listener import PENDING_MAX, Listener
+from weir.relay_node.partitions import Held
 from weir.relay_node.requests import AnswerRoom, Places, RelayRequests
 from weir.relay_node.uppers import MarkFeeds
 
@@ -44,7 +45,8 @@ class IdleHost:
         state = RelayState()
         for record in (StartMoved(0), FilterSet(1, None, 0)):
             state.apply(record, 1)
-        held = SimpleNamespace(state=state, answers=0, committed=0, mark=None)
+        machine = SimpleNamespace(state=state, log_start=0)
+        held = Held(cast(Any, machine), 0, 0)
         self.partitions = SimpleNamespace(held=dict.fromkeys(GROUPS, held), children=ChildLinks())
         self.config = SimpleNamespace(is_private=is_private, core="weir://core")
         self.founded = SimpleNamespace(system=SYSTEM, brokerset=0, node=1)

@@ -44,7 +44,7 @@ class Log:
     def __init__(self, *records: AnyRecord) -> None:
         self.state = RelayState()
         self.entries: dict[int, Buffer] = {}
-        self.partitions = 3
+        self.partitions, self.log_start = 3, 0
         for record in records:
             self.add(record)
 
@@ -64,7 +64,7 @@ class Log:
 
     def fetch(self, offset: int, *tags: str, mark: Mark | None = None, head: int = 0) -> m.Fetched:
         asked = m.Fetch(ADDRESS, offset, 1 << 20, tags=tags)
-        reads.check_fetch(self.state, asked, "t", CORE)
+        reads.check_fetch(self.state, asked, "t", CORE, self.log_start)
         plan = reads.plan_of(self.state, asked)
         if plan is None:
             return reads.nothing_for(asked, self.end(head), mark, self.partitions)
@@ -176,6 +176,25 @@ def test_refusals_say_where_to_go_on(log: Log) -> None:
     with pytest.raises(DamagedRange, match="offsets 16 to 19 of t are lost"):
         log.fetch(17)
     assert log.fetch(20).next_offset == 20
+
+
+def test_a_gap_that_retention_has_passed_is_out_of_range_as_in_the_core(log: Log) -> None:
+    log.add(GapTold(16, 20, "gone"))
+    log.log_start = 18
+    for offset in (16, 17):
+        with pytest.raises(OffsetOutOfRange) as past:
+            log.fetch(offset)
+        assert past.value.detail == 18
+    with pytest.raises(DamagedRange):
+        log.fetch(18)
+    log.log_start = 40
+    with pytest.raises(OffsetOutOfRange) as past:
+        log.fetch(18)
+    assert past.value.detail == 20, "what lies behind is still here"
+    log.log_start = -1
+    with pytest.raises(Unavailable, match="offsets 16 to 19 of t are not here"):
+        log.fetch(18)
+    assert log.fetch(10).next_offset == 16
 
 
 def test_what_the_filter_excludes_is_refused_never_left_out() -> None:

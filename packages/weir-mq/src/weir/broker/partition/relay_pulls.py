@@ -121,6 +121,11 @@ class CoreSource:
         return self._state.log_start
 
     @property
+    def log_start(self) -> int:
+        """The same: this is the core."""
+        return self._state.log_start
+
+    @property
     def end(self) -> int:
         """Up to where all is committed and decided."""
         return self._state.decided_offset

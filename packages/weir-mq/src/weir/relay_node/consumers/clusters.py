@@ -153,8 +153,9 @@ class _Found:
 
     def __init__(self, at: int) -> None:
         self.first = self.at = at
-        #: What was read, in order.
+        #: What was read, in order; and that with what the core has deleted meanwhile.
         self.here: list[Run] = []
+        self._settled: list[Run] = []
         #: Why some was not, at last.
         self.failure: WeirError | None = None
         #: Whether the log still gives what it holds.
@@ -164,12 +165,18 @@ class _Found:
     def reached(self, end: int) -> None:
         """All was read up to an offset."""
         self.here.append((self.at, end))
+        self._settled.append((self.at, end))
+        self.at = end
+
+    def deleted(self, end: int) -> None:
+        """Retention has passed all up to an offset: nobody holds it any more, nor is to."""
+        self._settled.append((self.at, end))
         self.at = end
 
     def lacking(self, behind: int) -> list[Run]:
-        """Return what was not read below an offset, in order."""
+        """Return what is to be given back below an offset, in order."""
         found, at = list[Run](), self.first
-        for first, end in [*self.here, (behind, behind)]:
+        for first, end in [*self._settled, (behind, behind)]:
             if at < first:
                 found.append((at, first))
             at = end
@@ -267,7 +274,8 @@ class ClusterRequests:
         self, asked: m.Pull, granted: m.Granted, room: AnswerRoom, session: ReaderSession
     ) -> m.Granted:
         """Return a grant with its messages, within half of its lease; what cannot be read is given
-        back, untried. Raises why it cannot be, if that is all.
+        back, untried. Raises why it cannot be, if that is all. Of what retention has passed
+        meanwhile, nothing is told: in the core it is done.
         """
         batches, found, runs = list[Buffer](), _Found(granted.offset), _runs_of(granted)
         ends = [end for _, end in runs]
@@ -285,9 +293,11 @@ class ClusterRequests:
             found.failure = error
         here = _common(runs, found.here)
         if not await self._give_back(asked, granted, found, session):
-            here = []
-        if not here:
             raise found.failure or Unavailable("what was granted cannot be read: pull again")
+        if not here:
+            if found.failure is None:
+                return m.Granted(asked.address, 0, 0, 0, 0)
+            raise found.failure
         self.counts.granted += sum(end - first for first, end in here)
         return structs.replace(
             granted, offset=here[0][0], next_offset=here[-1][1],
@@ -305,6 +315,9 @@ class ClusterRequests:
             data, reached = await self._read(asked, granted.next_offset, found, session)
         except WeirError as error:
             log.debug("offset %d of group %d: %s", found.at, asked.address.group, error)
+            if isinstance(error, OffsetOutOfRange) and error.detail > found.at:
+                found.deleted(min(error.detail, granted.next_offset))
+                return
             if asked.mode is not Mode.SHARED:
                 raise
             found.failure = error

@@ -278,7 +278,7 @@ def test_refusals_of_a_pull(rig: Any, info: Any) -> None:
     _, partition = rig.shard.topics.partition(info.addresses[0].group)
     partition.state.log_start = 5
     past = told(rig, info, pull(info, 4))[0]
-    assert past == OffsetOutOfRange(info.addresses[0].group, 7, 5)
+    assert past == OffsetOutOfRange(info.addresses[0].group, 7, 5, 5)
 
 
 def test_a_question_about_a_filter_and_a_hold_are_answered(rig: Any, info: Any) -> None:

@@ -32,6 +32,7 @@ from weir.client.core.retries import Backoff
 from weir.errors import (
     DamagedRange,
     Disconnected,
+    OffsetOutOfRange,
     Overloaded,
     Unauthorized,
     Unavailable,
@@ -39,6 +40,7 @@ from weir.errors import (
 )
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 from weir.relay_node.consumers import clusters, memory
 from weir.relay_node.host import RelayConfig
@@ -553,6 +555,46 @@ def test_what_is_not_granted_is_not_read() -> None:
     assert [one.offset for one in core.asked if isinstance(one, m.Fetch)] == [0, 6]
     (nack,) = [one for one in core.asked if isinstance(one, m.Nack)]
     assert (nack.ranges, nack.delay_ms) == ([(0, 1)], clusters.REST_MS)
+
+
+class Deleting(ScriptedCore):
+    """A core in which retention has passed offset 4."""
+
+    async def ask_core(self, request: m.Request, *more: object) -> m.Reply:
+        if isinstance(request, m.Fetch) and request.offset < 4:
+            self.asked.append(request)
+            raise OffsetOutOfRange("past retention", 4)
+        return await super().ask_core(request, *more)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_retention_has_passed_is_neither_handed_out_nor_given_back(mode: Mode) -> None:
+    core = Deleting(m.Granted(AT, 7, 9, 0, 9), m.Fetched(AT, 4, 9, 9, (b"a",)))
+    granted = asyncio.run(core.ask(m.Pull(AT, "crew", 9, 1, 1, mode=mode)))
+    assert isinstance(granted, m.Granted)
+    assert (granted.fence, granted.offset, granted.next_offset) == (7, 4, 9)
+    assert [one.offset for one in core.asked if isinstance(one, m.Fetch)] == [0, 4]
+    assert not [one for one in core.asked if isinstance(one, m.Nack)]
+
+
+def test_a_grant_that_retention_has_passed_is_no_grant() -> None:
+    core = Deleting(m.Granted(AT, 7, 9, 0, 3, runs=((0, 1), (2, 3))))
+    granted = asyncio.run(core.ask(m.Pull(AT, "crew", 9, 1, 1)))
+    assert granted == m.Granted(AT, 0, 0, 0, 0)
+    assert len(core.asked) == 2, "nothing is given back"
+
+
+def test_an_offset_behind_the_end_is_given_back() -> None:
+    class Short(ScriptedCore):
+        async def ask_core(self, request: m.Request, *more: object) -> m.Reply:
+            if isinstance(request, m.Fetch):
+                raise OffsetOutOfRange("the partition ends there", 0)
+            return await super().ask_core(request, *more)
+
+    core = Short(m.Granted(AT, 7, 9, 0, 2), m.Nacked(0))
+    with pytest.raises(OffsetOutOfRange):
+        asyncio.run(core.ask(m.Pull(AT, "crew", 9, 1, 1)))
+    assert [one.ranges for one in core.asked if isinstance(one, m.Nack)] == [[(0, 2)]]
 
 
 def test_the_core_is_asked_past_few_damaged_messages() -> None:

@@ -147,6 +147,9 @@ class Shipped(Process):
             for found in await client.clusters(topic, cluster):
                 left = {one.partition: one.cursor for one in found.shares if one.lag}
                 self.world.note(self.name, "lag", list(left.items()))
+                ends = dict(enumerate((await client.positions(topic))[1]))
+                if any(ends.get(partition, 0) < cursor for partition, cursor in left.items()):
+                    return False  # a relay that lags does not know what is left
                 # Messages that are undecided count, too, and no reader comes by them.
                 if left and await _has_messages(client, topic, left):
                     return False
