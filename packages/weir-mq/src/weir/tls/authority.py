@@ -197,6 +197,11 @@ class Authority:
             )
         if step not in get_args(Step):
             raise BadAuthority(f"{step!r} is no step: prepare, switch and finish are")
+        if record.newest == 1:
+            raise BadAuthority(
+                "no rotation has begun, and the CA is as it was: `weir cert rotate-ca prepare` "
+                "makes a new one"
+            )
         if under_way:
             raise BadAuthority("the old CA still signs: `weir cert rotate-ca switch` comes before")
         old = [one.name for one in self.issued() if one.ca != record.signs]

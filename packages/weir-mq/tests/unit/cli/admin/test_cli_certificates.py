@@ -71,11 +71,14 @@ def test_the_ca_of_a_set_to_come_says_how_to_found_it(run: Callable[..., Any]) -
 def test_a_ca_is_replaced_step_by_step(run: Callable[..., Any]) -> None:
     run("init", "--system", "abc")
     run("issue", "node", "1", "--host", "a")
+    code, out, err = run("rotate-ca", "finish")
+    assert (code, out, "rotate-ca prepare" in err) == (1, "", True), "nothing was replaced"
     assert "rotate-ca switch" in run("rotate-ca", "prepare")[1]
     assert as_json(run("rotate-ca", "switch", "--json"))["step"] == "switch"
     assert "renew them: node-1" in run("rotate-ca", "finish")[2]
     run("renew", "node-1")
     assert run("rotate-ca", "finish")[0] == 0
+    assert run("rotate-ca", "finish")[0] == 0, "whoever was killed behind it takes it again"
 
 
 @pytest.mark.parametrize(
