@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,10 @@ import typer
 
 from weir.cli.access.verbs import AsJson, change
 from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.errors import WeirError
 
 if TYPE_CHECKING:
-    from weir.client.access import Token, TokenKeyState
+    from weir.client.access import AccessChange, Token, TokenKeyState
     from weir.client.client import Client
 
 token_app = typer.Typer(name="token", help="Issue tokens, and say whose tokens are taken.")
@@ -23,6 +25,10 @@ token_app.add_typer(key_app)
 _LIFE = "1h"
 
 Issuer = Annotated[str, typer.Option("--issuer", help="Its name, which tokens have as `iss`.")]
+
+
+class UnknownKey(WeirError):
+    """The issuer has no such key."""
 
 
 @token_app.callback(invoke_without_command=True)
@@ -132,10 +138,13 @@ def remove(
         raise typer.BadParameter("name a key, or give --all", param_hint="KEY")
     what = f"key {key}" if key else "each key"
     whose = f"of {issuer}" if issuer else "of this set"
-    change(
-        url, as_json, f"{what} {whose} is removed", {"issuer": issuer, "key": key},
-        lambda client: client.access.remove_token_key(issuer, key),
-    )  # fmt: skip
+
+    async def work(client: Client) -> AccessChange:
+        _check_known(await client.access.token_keys(), issuer, key)
+        return await client.access.remove_token_key(issuer, key)
+
+    settings: dict[str, object] = {"issuer": issuer, "key": key}
+    change(url, as_json, f"{what} {whose} is removed", settings, work)
 
 
 @token_app.command()
@@ -181,6 +190,21 @@ def issue(
         print(issued.token)
     else:
         print(f"{out} holds the token")
+
+
+def _check_known(keys: Sequence[TokenKeyState], issuer: str, key: str) -> None:
+    """Raise `UnknownKey` if there is no such key: who takes a stolen one away must not believe that
+    it is gone while it verifies. Without `key`, the issuer has to have one.
+    """
+    for one in keys:
+        is_its = one.issuer == issuer if issuer else not one.namespace
+        if is_its and key in ("", one.key):
+            return
+    what = f"no key {key}" if key else "no key"
+    raise UnknownKey(
+        f"{what} of {issuer or 'this set'} verifies tokens: `weir token key list` names those "
+        "that do"
+    )
 
 
 def _write(path: Path, token: str) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.errors import WeirError
 
 if TYPE_CHECKING:
     from weir.client.access import (
@@ -53,6 +54,10 @@ PasswordFile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+class UnknownRule(WeirError):
+    """The role has no such rule."""
 
 
 def show_help(context: typer.Context) -> None:
@@ -127,10 +132,18 @@ def grant(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_
 @user_app.command()
 def take(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Take roles from a user. What its connections lose by that ends."""
-    change(
-        url, as_json, f"user {user} has {_roles(roles)} no more", {"user": user, "roles": roles},
-        lambda client: client.access.change_roles(user, remove=roles),
-    )  # fmt: skip
+    settings: dict[str, object] = {"user": user, "roles": roles}
+
+    async def work(client: Client) -> AccessChange:
+        from weir.errors import UnknownRole
+
+        known = _find(await client.access.describe(), user)
+        if missing := [role for role in roles if role not in known.roles]:
+            has = _roles([*known.roles]) if known.roles else "no role"
+            raise UnknownRole(f"user {user} does not have {_roles(missing)}: it has {has}")
+        return await client.access.change_roles(user, remove=roles)
+
+    change(url, as_json, f"user {user} has {_roles(roles)} no more", settings, work)
 
 
 @user_app.command()
@@ -229,10 +242,12 @@ def show_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
 @role_app.command("delete")
 def delete_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Delete a role: no user has it any more."""
-    change(
-        url, as_json, f"role {role} is deleted", {"role": role},
-        lambda client: client.access.delete_role(role),
-    )  # fmt: skip
+
+    async def work(client: Client) -> AccessChange:
+        _role_of(await client.access.describe(), role)
+        return await client.access.delete_role(role)
+
+    change(url, as_json, f"role {role} is deleted", {"role": role}, work)
 
 
 # -- rules ---------------------------------------------------------------------------------------
@@ -270,10 +285,13 @@ def remove(
 ) -> None:
     """Let a role not do something any more that it was allowed by the same words."""
     rule = _rule(verbs, kind, name, prefix, everything)
-    change(
-        url, as_json, f"role {role} may not {rule} by this rule", {"role": role, "rule": str(rule)},
-        lambda client: client.access.change_rules(role, remove=[rule]),
-    )  # fmt: skip
+    settings: dict[str, object] = {"role": role, "rule": str(rule)}
+
+    async def work(client: Client) -> AccessChange:
+        _check_allowed(_role_of(await client.access.describe(), role), role, rule)
+        return await client.access.change_rules(role, remove=[rule])
+
+    change(url, as_json, f"role {role} may not {rule} by this rule", settings, work)
 
 
 @acl_app.command()
@@ -448,6 +466,23 @@ def _role_of(state: AccessState, role: str) -> tuple[AccessRule, ...]:
     if role != "admin" and role not in state.roles:
         raise UnknownRole(f"no role {role}: `weir role list` names those that are there")
     return state.roles.get(role, ())
+
+
+def _check_allowed(rules: Sequence[AccessRule], role: str, removed: AccessRule) -> None:
+    """Raise `UnknownRule` if no rule allows any of what is to be removed. What is removed in other
+    words than it was allowed by stays allowed. Raises `BadName` and `BadRequest` as well.
+    """
+    from weir.broker.metadata.security.rules import make_rule
+
+    asked = make_rule(removed.verbs, removed.kind, removed.name, removed.prefix)
+    for one in rules:
+        is_of_it = (one.kind, one.name, one.prefix) == (asked.kind, asked.name, asked.is_prefix)
+        if is_of_it and {*one.verbs} & {*asked.verbs}:
+            return
+    if role != "admin":  # of which the broker says why it keeps all
+        raise UnknownRule(
+            f"no rule lets role {role} {removed}: `weir acl list --role {role}` shows its rules"
+        )
 
 
 def _rule(verbs: str, kind: str, name: str, prefix: bool, everything: bool) -> AccessRule:

@@ -98,6 +98,9 @@ def test_a_set_is_closed_step_by_step(say: Say, monkeypatch: pytest.MonkeyPatch)
     assert "no user ann" in say("user", "revoke", "ann", **root)[2]
     assert "by this user and password" in say("pub", "orders", "c", **ann)[2]
     assert "nobody could open it again" in say("user", "revoke", "root", **root)[2]
+    assert say("access", "status", **root)[1].endswith(
+        "1 user and 1 role; role admin: default/root\n"
+    )
     status = rows(say("access", "status", "--json", **root)[1])
     assert (status["mode"], status["users"], status["admins"]) == ("closed", 1, ["default/root"])
 
@@ -166,6 +169,7 @@ def test_what_there_is_is_listed(say: Say, monkeypatch: pytest.MonkeyPatch) -> N
         (("user", "create", "ann", "--role", "none"), "weir role create none"),
         (("user", "show", "bob"), "no user bob"),
         (("role", "delete", "admin"), "no role admin"),
+        (("role", "delete", "none"), "no role none"),
         (("role", "show", "none"), "no role none"),
         (("acl", "list", "--role", "none"), "no role none"),
     ],
@@ -177,6 +181,40 @@ def test_what_is_wrong_is_told(
     code, _, err = say(*words)
     assert code in (1, 2)
     assert error in err
+
+
+def test_what_is_not_there_is_not_said_to_be_taken_away(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "x")
+    say("acl", "allow", "shop", "publish,read", "topic", "orders")
+    say("acl", "allow", "shop", "read", "topic", "o", "--prefix")
+    say("role", "create", "idle")
+    say("user", "create", "ann", "--role", "shop")
+    for words, error in (
+        (("role", "delete", "shpo"), "no role shpo"),
+        (("user", "take", "ann", "idle"), "user ann does not have role idle: it has role shop"),
+        (("user", "take", "ann", "shop", "shpo"), "does not have role shpo"),
+        (("user", "take", "bob", "shop"), "no user bob"),
+        (("acl", "remove", "shpo", "read", "topic", "orders"), "no role shpo"),
+        (("acl", "remove", "idle", "read", "topic", "orders"), "weir acl list --role idle"),
+        (("acl", "remove", "shop", "read", "topic", "order"), "no rule lets role shop read topic"),
+        (("acl", "remove", "shop", "read", "topic", "orders", "--prefix"), "no rule lets"),
+        (("acl", "remove", "shop", "consume", "cluster", "orders:c"), "no rule lets"),
+        (("acl", "remove", "shop", "consume", "topic", "orders"), "no rule lets"),
+        (("acl", "remove", "shop", "rea", "topic", "orders"), "with a topic there is"),
+        (("acl", "remove", "admin", "read", "topic", "orders"), "may do everything, always"),
+    ):
+        code, out, err = say(*words)
+        assert (code, out, error in err) == (1, "", True), (words, err)
+    assert rows(say("user", "show", "ann", "--json")[1])["roles"].keys() == {"shop"}
+    assert say("role", "list")[1].splitlines()[1:] == [
+        "idle may do nothing yet",
+        "shop may publish,read topic default/orders",
+        "shop may read topic default/o --prefix",
+    ]
+    assert say("acl", "remove", "shop", "read,consume", "topic", "default/orders")[0] == 0
+    assert "shop may publish topic default/orders" in say("role", "list")[1]
 
 
 def test_a_password_is_no_word_of_a_command(

@@ -86,6 +86,10 @@ def test_a_token_of_the_set_is_issued_used_and_ended(say: Say, tmp_path: Path) -
     code, out, _ = say("token", "key", "list")
     assert key in out
     assert json.loads(say("token", "key", "list", "--json")[1])["keys"][0]["signs"] is True
+    for words in ((f"{key}x",), (key, "--issuer", "https://elsewhere")):
+        code, out, err = say("token", "key", "remove", *words)
+        assert (code, out, "weir token key list" in err) == (1, "", True), "a typo removes nothing"
+    assert say("pub", "orders", "b", token=token)[0] == 0
     assert say("token", "key", "remove", key)[1] == f"key {key} of this set is removed\n"
     assert "it says that it ends at" in say("pub", "orders", "a", token=token)[2]
     assert "tokens are not taken" in say("token", "key", "list")[1]
@@ -104,7 +108,12 @@ def test_tokens_of_another_issuer_are_taken(say: Say, tmp_path: Path) -> None:
     assert [(one["issuer"], one["namespace"], one["signs"]) for one in listed] == [
         (IDP, "default", False)
     ]
-    say("token", "key", "remove", "--issuer", IDP, "--all")
+    own = json.loads(say("token", "key", "add", "--json")[1])["key"]
+    assert say("token", "key", "remove", own, "--issuer", IDP)[0] == 1, "that is the set's"
+    assert say("token", "key", "remove", "idp")[0] == 1, "that is the other issuer's"
+    assert say("token", "key", "remove", "--issuer", f"{IDP}/", "--all")[0] == 1
+    assert say("pub", "orders", "a", token=token)[0] == 0
+    assert say("token", "key", "remove", "--issuer", IDP, "--all")[0] == 0
     assert "nobody is let in by this token" in say("pub", "orders", "a", token=token)[2]
 
 
@@ -132,7 +141,7 @@ def test_doctor_looks_whether_keys_open(
     monkeypatch.setattr(checks, "running", lambda patient: (root, 1))
     monkeypatch.setenv("WEIR_PASSWORD", "rr")
     found = checks.tokens(None)  # type: ignore[arg-type]  # nothing of it is looked at
-    assert (found.state, found.found) == ("ok", "1 keys verify tokens")
+    assert (found.state, found.found) == ("ok", "tokens are verified by 1 key")
     from weir.broker.metadata.security.token_keys import TokenKeyVault
 
     monkeypatch.setattr(TokenKeyVault, "opens", lambda *_: False)
