@@ -46,6 +46,7 @@ def audit(
 ) -> None:
     """Show who did what, and who was refused: logins, denials, changes, first uses of topics."""
     begin = place(since, "--since")
+    _check_outcome(outcome)
 
     async def work(client: Client) -> None:
         start = {0: begin} if isinstance(begin, int) else begin
@@ -60,6 +61,18 @@ def audit(
 
     with ending_quietly():
         connected_for_ever(url, timeout, work)
+
+
+def _check_outcome(outcome: str | None) -> None:
+    """Raise `typer.BadParameter` for what nothing ends as: it would be taken for "none was"."""
+    from typing import get_args
+
+    from weir.broker.records.audit import Outcome
+
+    known = get_args(Outcome)
+    if outcome is not None and outcome not in known:
+        told = ", ".join(known[:-1])
+        raise typer.BadParameter(f"{outcome!r}: give {told} or {known[-1]}", param_hint="--outcome")
 
 
 def _fits(

@@ -48,6 +48,16 @@ def test_changes_are_chosen_and_printed_as_json(
     assert said(capsys, node, "--since", "latest", "--verb", "delete") == ""
 
 
+def test_an_outcome_that_there_is_not_is_told(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--outcome", "refsed", "--url", node.url]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "'refsed': give committed, allowed, refused" in told.err) == ("", True)
+    for outcome in ("committed", "allowed", "refused", "would-be-refused", "dropped"):
+        said(capsys, node, "--outcome", outcome)
+
+
 def test_only_brokers_write_to_the_topic(node: Node) -> None:
     with sync.connect(node.url) as w:
         with pytest.raises(Unauthorized, match="the brokers' own"):
