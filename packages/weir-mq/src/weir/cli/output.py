@@ -73,6 +73,11 @@ def shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
+def counted(count: int, one: str) -> str:
+    """Return a count of things that are called `one`, and with an `s` if there are more or none."""
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
 def hint(text: str) -> None:
     """Tell a person, never a program, what to do next."""
     if sys.stderr.isatty() and sys.stdout.isatty():

@@ -121,7 +121,7 @@ def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Wrap all secrets at rest by the first key of the nodes' key file. All nodes must have that
     key by now, and the one before: drop that from the files behind this.
     """
-    from weir.cli.output import hint, print_json, progress
+    from weir.cli.output import counted, hint, print_json, progress
 
     async def work(client: Client) -> int:
         total = await client.access.secrets_left()
@@ -133,14 +133,14 @@ def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     if as_json:
         print_json("weir.access-rewrap/1", {"url": url}, {"rewrapped": done, "left": 0})
         return
-    print(f"{done:,} secrets are wrapped by the first key now, and none by another")
+    print(f"{counted(done, 'secret')} rewrapped: all are wrapped by the first key now")
     hint("Next: remove the other keys from the key file of each node, and restart them in turn")
 
 
 @access_app.command()
 def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Show the mode, how many users and roles there are, and who is an administrator."""
-    from weir.cli.output import print_json
+    from weir.cli.output import counted, print_json
 
     found = state_of(url)
     admins = [one.name for one in found.users if "admin" in one.roles]
@@ -155,8 +155,8 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
         print_json("weir.access/1", {"url": url}, told)
         return
     print(
-        f"mode {found.mode}, version {found.version}; {len(found.users):,} users and "
-        f"{len(found.roles):,} roles; role admin: {', '.join(admins) or 'nobody'}"
+        f"mode {found.mode}, version {found.version}; {counted(len(found.users), 'user')} and "
+        f"{counted(len(found.roles), 'role')}; role admin: {', '.join(admins) or 'nobody'}"
     )
 
 

@@ -142,7 +142,7 @@ def _tell(
     next_: str = "",
     changes: list[str] | None = None,
 ) -> None:
-    from weir.cli.output import hint, print_json
+    from weir.cli.output import counted, hint, print_json
 
     messages = sum(part.messages for topic in manifest.topics for part in topic.partitions)
     size = sum(file.bytes for file in manifest.files)
@@ -158,9 +158,9 @@ def _tell(
         print_json("weir.backup/1", {"place": str(place)}, results)
         return
     what = "a node's folder" if manifest.kind == "folder" else (
-        f"{_many(len(manifest.topics), 'topic')}, {_many(messages, 'message')}"
+        f"{counted(len(manifest.topics), 'topic')}, {counted(messages, 'message')}"
     )  # fmt: skip
-    print(f"{place}: {what}, {_many(size, 'byte')} in {_many(len(manifest.files), 'file')}")
+    print(f"{place}: {what}, {counted(size, 'byte')} in {counted(len(manifest.files), 'file')}")
     for line in changes or ():
         print(f"  {line}")
     hint(next_ or f"Next: weir restore {place} --verify")
@@ -175,7 +175,3 @@ def _missing(manifest: Manifest) -> list[str]:
         for part in topic.partitions
         for first, behind in part.holes
     ]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

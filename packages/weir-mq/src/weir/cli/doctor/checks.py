@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from weir.cli.doctor.figures import asked_for_damage, news
 from weir.cli.doctor.finding import Finding, Patient, State, running
 from weir.cli.doctor.relay import relays
+from weir.cli.output import counted
 from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import (
     BadRequest,
@@ -397,11 +398,11 @@ def fleets(ask: _Ask) -> Finding:
     listed = ask(lambda client: client.fleets.list())
     if not ask(lambda client: client.fleets.opens_keys()):
         return Finding(
-            "fleets", "fail", f"the keys of {len(listed):,} fleets do not open here",
+            "fleets", "fail", f"keys of {counted(len(listed), 'fleet')} do not open here",
             "devices of these fleets cannot come in by this node: set access.key_file to a copy of "
             "the file that other nodes have, and restart it",
         )  # fmt: skip
-    return Finding("fleets", "ok", f"{len(listed):,} fleets, whose keys open here")
+    return Finding("fleets", "ok", f"{counted(len(listed), 'fleet')}, whose keys open here")
 
 
 @_asked_of_node("secrets")
@@ -414,14 +415,15 @@ def secrets_at_rest(ask: _Ask) -> Finding:
         if not users:
             return Finding("secrets", "ok", "no users, and no key file")
         return Finding(
-            "secrets", "warn", f"verifiers of {users:,} users are stored as they are",
+            "secrets", "warn", f"verifiers of {counted(users, 'user')} are stored unwrapped",
             "who copies the disk can try passwords: weir access key, set access.key_file on all "
             "nodes, restart them in turn, then: weir access rewrap",
         )  # fmt: skip
     if left:
-        return Finding("secrets", "warn", f"{left:,} secrets are not wrapped by the first key",
-                       "weir access rewrap, before the key file loses another key")  # fmt: skip
-    return Finding("secrets", "ok", f"of {users:,} users, wrapped by the first key")
+        found = f"not wrapped by the first key: {counted(left, 'secret')}"
+        advice = "weir access rewrap, before the key file loses another key"
+        return Finding("secrets", "warn", found, advice)
+    return Finding("secrets", "ok", f"of {counted(users, 'user')}, wrapped by the first key")
 
 
 @_asked_of_node("quotas")
@@ -440,7 +442,7 @@ def quotas(ask: _Ask) -> Finding:
             "these are refused more, or wait: weir quota set ENTITY raises a quota, weir quota "
             "show ENTITY says for how long its connections waited",
         )  # fmt: skip
-    return Finding("quotas", "ok", f"{len(listed):,} namespaces and principals have quotas")
+    return Finding("quotas", "ok", f"namespaces and principals with quotas: {len(listed):,}")
 
 
 @_asked_of_node("tokens")
@@ -453,7 +455,7 @@ def tokens(ask: _Ask) -> Finding:
             "no token is issued by this node: set access.key_file to a copy of the file that other "
             "nodes have, and restart it; or weir token key add, and remove the one before",
         )  # fmt: skip
-    return Finding("tokens", "ok", f"{len(keys):,} keys verify tokens")
+    return Finding("tokens", "ok", f"tokens are verified by {counted(len(keys), 'key')}")
 
 
 @_asked_of_node("clusters")
@@ -514,7 +516,7 @@ def audit(ask: _Ask) -> Finding:
             "the topic took no messages for a while, or too many failed at once: weir audit "
             "--verb drop --since -1d tells when",
         )  # fmt: skip
-    return Finding("audit", "ok", f"{stats.messages:,} messages in topic {_AUDIT}")
+    return Finding("audit", "ok", f"{counted(stats.messages, 'message')} in topic {_AUDIT}")
 
 
 async def _dropped(client: Client) -> int:

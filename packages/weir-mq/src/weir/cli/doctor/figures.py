@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 
 from weir.cli.doctor.finding import Finding, Patient, running
+from weir.cli.output import counted
 
 _SECONDS = 5.0
 _DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
@@ -70,7 +71,7 @@ def news(patient: Patient) -> Finding:
             "which nodes are linked: mend the network between them, or start the others. Until "
             "then connect to nodes that have news; access.stale_seconds says how long they wait",
         )  # fmt: skip
-    return Finding("news", "ok", f"{patient.shards:,} shards have news of the metadata")
+    return Finding("news", "ok", f"{counted(patient.shards, 'shard')} with news of the metadata")
 
 
 def _are_served(patient: Patient) -> bool:

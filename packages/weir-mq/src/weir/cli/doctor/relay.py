@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from weir.cli.doctor.bottleneck import Figures
 from weir.cli.doctor.finding import Finding, Patient, running
+from weir.cli.output import counted
 
 if TYPE_CHECKING:
     from weir.cli.admin.hops import Hop
@@ -170,7 +171,7 @@ def judge_relays(hops: Sequence[Hop[RelayInfo]]) -> Finding:
             "weir topology show says where the lag begins: look at that relay by weir doctor "
             "--relay, and at its link",
         )  # fmt: skip
-    return Finding("relays", "ok", f"{len(hops):,} relays of the topology")
+    return Finding("relays", "ok", f"{counted(len(hops), 'relay')} of the topology")
 
 
 def _behind(found: RelayInfo | None) -> float:

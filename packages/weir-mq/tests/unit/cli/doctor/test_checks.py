@@ -265,9 +265,9 @@ def test_sets_that_could_not_be_lost_are_named(
 def test_quotas_that_are_used_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.node() as node, sync.connect(node.url) as w:
         monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
-        sick(checks.quotas(patient(tmp_path)), "ok", "0 namespaces", "")
+        sick(checks.quotas(patient(tmp_path)), "ok", "with quotas: 0", "")
         w.quotas.set("namespace:shop", {"topics": 1, "partitions": 9})
-        sick(checks.quotas(patient(tmp_path)), "ok", "1 namespaces", "")
+        sick(checks.quotas(patient(tmp_path)), "ok", "with quotas: 1", "")
         w.create_topic("shop/orders")
         found = checks.quotas(patient(tmp_path))
     sick(found, "warn", "namespace:shop: topics 1 of 1", "weir quota set ENTITY")
@@ -347,7 +347,7 @@ def test_a_shard_without_news_is_named_though_the_set_is_closed(
     monkeypatch.setattr(Patient, "shards", 1)
     assert "no node runs here" in figures.news(one).found
     monkeypatch.setattr(figures, "running", lambda _: ("weir://127.0.0.1:1", 1))
-    assert figures.news(one) == Finding("news", "ok", "1 shards have news of the metadata")
+    assert figures.news(one) == Finding("news", "ok", "1 shard with news of the metadata")
     said.append("starting")
     assert figures.news(one).state == "ok"
     said[:] = [f"not ready: {no_news(30_000)}"]
