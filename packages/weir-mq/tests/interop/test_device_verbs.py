@@ -62,7 +62,7 @@ def test_a_hub_is_listed_shown_and_forgotten(
         monkeypatch.setattr("sys.stdin", io.StringIO("0xa18\n"))
         assert says(capsys, "device", "forget", "doors", "0xa17", *url)[0] == 1, "another was typed"
         code, out, _ = says(capsys, "device", "forget", "doors", "0xa17", "--yes", *url)
-        assert (code, out) == (0, "hub 0xa17 of doors is forgotten, with 2 of its devices\n")
+        assert (code, out) == (0, "hub 0xa17 of doors is forgotten, with 2 devices\n")
         with pytest.raises(Fenced):
             publish(node, boot=7, sns=[0], values=1)
         publish(node, boot=8, sns=[0], values=2)

@@ -83,12 +83,16 @@ def mode(
 @access_app.command("key")
 def make_key(
     file: Annotated[Path, typer.Argument(help="The file to make, outside the data folder.")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a key file, by which nodes wrap secrets at rest. Copy it to all nodes of the set."""
-    from weir.cli.output import hint
+    from weir.cli.output import hint, print_json
     from weir.server.key_files import create_key_file
 
     create_key_file(file)
+    if as_json:
+        print_json("weir.access-key/1", {}, {"file": str(file)})
+        return
     print(f"{file} holds a new key; its user alone may read it")
     hint(f"Next: copy it to all nodes, and start each with WEIR__ACCESS__KEY_FILE={file}")
 

@@ -93,12 +93,13 @@ def forget(
     topic: Topic,
     hub: HubNumber,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Forget what a hub has published, for room. A tombstone stays: the hub may come again with a
     boot count above all that it had, and what it sent before is refused.
     """
-    from weir.cli.output import typed
+    from weir.cli.output import counted, print_json, typed
 
     number = hub_number(hub)
     asked = f"hub {hub} must come with a higher boot count then. Type its number to forget it"
@@ -109,7 +110,11 @@ def forget(
         return await client.forget_hub(topic, number)
 
     devices = connected(url, work)
-    print(f"hub {number:#x} of {topic} is forgotten, with {devices} of its devices")
+    if as_json:
+        told = {"topic": topic, "hub": number, "forgotten": devices}
+        print_json("weir.hub-forgotten/1", {"url": url}, told)
+    else:
+        print(f"hub {number:#x} of {topic} is forgotten, with {counted(devices, 'device')}")
 
 
 @app.command()
