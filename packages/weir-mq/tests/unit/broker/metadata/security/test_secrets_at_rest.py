@@ -26,6 +26,7 @@ from weir.broker.records.security import (
     AccessFounded,
     RewrappedRow,
     UserCreated,
+    UserPasswordSet,
     digest_of,
 )
 from weir.errors import BadRequest, Unavailable
@@ -130,6 +131,37 @@ def test_secrets_are_rewrapped_and_the_old_key_goes(
     restart(rig, OLD)
     assert not logs_in(rig, 61)
     assert rig.answer(1, w.ChangeUser("create", "ann", OF_ANN)).code == Unavailable.code
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_who_is_not_there_takes_the_work_of_who_is(
+    make_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
+) -> None:
+    """What a login opens is counted: to open nothing would be quicker, which can be measured."""
+    rig = founded(make_rig, KeyRing([OLD]))
+    if not is_wrapped:  # a user of before the key file, while others are wrapped already
+        access = catalog_of(rig.shard).access
+        access.apply(UserPasswordSet("default/ann", OF_ANN))
+    opened: list[int] = []
+    unseal = Vault.unseal
+
+    def unsealed(vault: Vault, wrapped: bytes, purpose: str) -> bytes:
+        found = unseal(vault, wrapped, purpose)
+        opened.append(len(found))
+        return found
+
+    monkeypatch.setattr(Vault, "unseal", unsealed)
+    work = {}
+    for session, user in enumerate(("ann", "nobody", "ann", "nobody", "bad name", ":rescue"), 60):
+        rig.replies[session] = []
+        rig.handle(ev.Opened(session))
+        rig.handle(ev.Secured(session))
+        opened.clear()
+        client = ScramClient(user, encode_nonce(bytes(18)))
+        assert isinstance(rig.answer(session, Login(MECHANISM, client.first)), LoginStep)
+        work[session] = [*opened]
+    assert len(work[60]) == 2, "the secret of false salts, and a verifier"
+    assert work == dict.fromkeys(work, work[60])
 
 
 def salt_of_nobody(rig: Any, session: int) -> bytes | None:
