@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 from rigs.shards import catalog_of, sessions_of
-from weir.access.credentials import ScramVerifier, make_verifier
+from weir.access.credentials import ITERATIONS, ScramVerifier, make_verifier
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.rules import ADMIN, RoleRules, Rule
@@ -15,13 +16,14 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.broker.shard import Shard
 
 #: A verifier that no password fits.
-VERIFIER = ScramVerifier(4_096, bytes(16), bytes(32), bytes(32))
+VERIFIER = ScramVerifier(ITERATIONS, bytes(16), bytes(32), bytes(32))
 SALT = bytes(range(16))
 
 
+@cache
 def verifier_of(password: str) -> ScramVerifier:
-    """Return what is stored of a password, with as little work as is allowed."""
-    return make_verifier(password, SALT, 4_096)
+    """Return what is stored of a password."""
+    return make_verifier(password, SALT)
 
 
 def rule(verb: str, kind: str, name: str, is_prefix: bool = False) -> Rule:

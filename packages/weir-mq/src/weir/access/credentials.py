@@ -89,6 +89,21 @@ def make_verifier(password: str, salt: bytes, iterations: int = ITERATIONS) -> S
     )
 
 
+def check_verifier(verifier: ScramVerifier) -> None:
+    """Raise `BadRequest` for a new verifier whose challenge differs from that of a user who does
+    not exist, by its count of iterations or by the size of its salt: it would tell who is there.
+    """
+    if verifier.iterations != ITERATIONS:
+        raise BadRequest(
+            f"verifiers of this set are made by {ITERATIONS:,} iterations, not by "
+            f"{verifier.iterations:,}: set the password by this release's client or `weir user`",
+            ITERATIONS,
+        )
+    if len(verifier.salt) != SALT_BYTES:
+        size = len(verifier.salt)
+        raise BadRequest(f"a verifier has {SALT_BYTES} bytes of salt, not {size}", SALT_BYTES)
+
+
 def false_verifier(secret: bytes, user: str, iterations: int = ITERATIONS) -> ScramVerifier:
     """Return the verifier that nobody's password fits, for a user that does not exist.
 
@@ -106,7 +121,9 @@ def false_verifier(secret: bytes, user: str, iterations: int = ITERATIONS) -> Sc
 def choose_verifier(
     found: ScramVerifier | None, secret: bytes, user: str, iterations: int = ITERATIONS
 ) -> ScramVerifier:
-    """Return `found`, or the false verifier of a user that does not exist. Both cost the same."""
+    """Return `found`, or the false verifier of a user that does not exist. The false one is
+    made either way, so that both cost the same.
+    """
     false = false_verifier(secret, user, iterations)
     return false if found is None else found
 

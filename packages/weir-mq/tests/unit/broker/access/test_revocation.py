@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rigs.access import VERIFIER, be, give, keep_rules, rule, set_mode
 from rigs.shards import catalog_of, sessions_of, unanswered
+from weir.access.credentials import ScramVerifier
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.security import users
@@ -303,6 +305,27 @@ def test_asking_again_does_what_asking_once_does(make_rig: Callable[..., Any]) -
     deleted = rig.answer(1, w.ChangeRole("shop", delete=True))
     assert deleted.version == gone.version
     assert "no user is without one" in rig.answer(1, w.ChangeUser("create", "bob")).message
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        replace(VERIFIER, iterations=4_096),
+        replace(VERIFIER, iterations=1_200_000),
+        replace(VERIFIER, iterations=0),
+        replace(VERIFIER, salt=bytes(17)),
+    ],
+)
+def test_no_challenge_tells_by_its_form_that_a_user_is_there(
+    make_rig: Callable[..., Any], verifier: ScramVerifier
+) -> None:
+    """Who is not there has the one count of iterations, and 16 bytes of salt."""
+    rig = make_rig(secret_bytes=bytes)
+    rig.connect(1)
+    for action in ("create", "password"):
+        refused = rig.answer(1, w.ChangeUser(action, "ann", verifier))
+        assert refused.code == BadRequest.code, refused
+    assert rig.answer(1, w.DescribeAccess()).users == []
 
 
 def test_a_long_list_of_users_comes_in_pages(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

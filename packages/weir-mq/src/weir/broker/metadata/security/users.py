@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from weir.access.credentials import ScramVerifier
+from weir.access.credentials import ScramVerifier, check_verifier
 from weir.broker.api.events import AccessNarrowed, Findings
 from weir.broker.metadata.security.access import Access, User
 from weir.broker.metadata.security.rules import ADMIN, Rule, make_rule, resource_name, topic_name
@@ -131,6 +131,8 @@ class AccessRequests:
         known = access.user(name)
         if request.action in ("create", "password") and request.verifier is None:
             raise BadRequest("give the verifier of a password: no user is without one")
+        if request.verifier is not None:
+            check_verifier(request.verifier)
         match request.action, request.verifier:
             case "create", verifier if verifier is not None:
                 if known and self._is_same(known, verifier) and known.roles == request.added:
