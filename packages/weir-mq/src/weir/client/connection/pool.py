@@ -336,7 +336,8 @@ class HomeConnection:
         self._times = 0
         self._next = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._last_failure = ""
+        #: What went wrong last, in words, or what a broker answered.
+        self._last_failure: str | Refused = ""
         #: The host that answered last.
         self._host = ""
         #: The first try of this round at which a node was passed over that has not met its set.
@@ -427,7 +428,7 @@ class HomeConnection:
                 if not error.retryable:
                     self.end(error)
                     return
-                self._last_failure = str(error)
+                self._last_failure = error
             except (OSError, WeirError, TimeoutError) as error:
                 self._last_failure = why_unreachable(host, port, error)
             else:
@@ -494,11 +495,19 @@ def redial_pause(retry: Backoff, attempt: int, places: int, dice: float) -> floa
     return min(delay, ELECTED_WITHIN if attempt % places else _REDIALLED_WITHIN)
 
 
-def _unreached(places: Sequence[tuple[str, int]], timeout: float, why: object) -> Disconnected:
+def _unreached(
+    places: Sequence[tuple[str, int]], timeout: float, why: str | Refused
+) -> Disconnected:
+    """Return what to say where no broker took a client in for `timeout` seconds; 0: for as long as
+    it tried.
+    """
     shown = ", ".join(f"{host}:{port}" for host, port in places)
+    within = f" within {timeout:.3g} s" if timeout else ""
+    if isinstance(why, Refused):  # a broker runs there, and says itself what is wrong
+        return Disconnected(f"{shown} did not let this client in{within}: {why}")
     return Disconnected(
-        f"no connection to {shown} within {timeout:.3g} s ({why or 'no answer'}): check that a "
-        "broker runs there (`weir serve`), its host and port, and the firewall"
+        f"no connection to {shown}{within} ({why or 'no answer'}): check that a broker runs there "
+        "(`weir serve`), its host and port, and the firewall"
     )
 
 

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
+from weir.access.wrapping import NONCE_BYTES, KeyRing
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.vault import FALSE_SALTS, Vault
+from weir.cli import connection
 from weir.cli.main import main
 
 Say = Callable[..., tuple[int, str, str]]
@@ -215,6 +219,27 @@ def test_what_is_not_there_is_not_said_to_be_taken_away(
     ]
     assert say("acl", "remove", "shop", "read,consume", "topic", "default/orders")[0] == 0
     assert "shop may publish topic default/orders" in say("role", "list")[1]
+
+
+@pytest.mark.parametrize("keys", [(), (b"another key of 32 bytes, or more"[:32],)])
+def test_a_node_without_the_key_file_says_what_it_lacks(
+    say: Say, monkeypatch: pytest.MonkeyPatch, keys: tuple[bytes, ...]
+) -> None:
+    """A broker runs there: to look for one, or at the firewall, would lead nowhere."""
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "x")
+    say("access", "init", "--user", "root")
+    wrapped = KeyRing([b"k" * 32]).wrap(b"s" * 32, FALSE_SALTS, bytes(NONCE_BYTES))
+    lacking = Vault(None, KeyRing(keys) if keys else None)
+    monkeypatch.setattr(
+        Access, "open_secret", lambda access, vault: lacking.unseal(wrapped, FALSE_SALTS)
+    )
+    monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.7)
+    code, _, err = say("user", "list", user="root", password="x")
+    assert (code, "did not let this client in within 0.7 s: " in err) == (1, True), err
+    what = "that key to the file" if keys else "set `access.key_file` to a copy of the file"
+    assert what in err
+    for misleading in ("firewall", "check that a broker", "no connection"):
+        assert misleading not in err
 
 
 def test_a_password_is_no_word_of_a_command(

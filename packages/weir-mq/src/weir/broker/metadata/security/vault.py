@@ -55,7 +55,10 @@ class Vault:
     def unseal(self, wrapped: bytes, purpose: str) -> bytes:
         """Return a secret. Raises `Unavailable` where the key file here does not open it."""
         if self._ring is None:
-            raise Unavailable("this node has no key file: connect to another one")
+            raise Unavailable(
+                f"this node has no key file to open the {purpose} with: set `access.key_file` to a "
+                "copy of the file that its set uses, and restart it, or connect to another node"
+            )
         try:
             return self._ring.unwrap(wrapped, purpose)
         except (WrongKey, MissingLibrary) as error:
