@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from weir import sync
+from weir.cli import output
 from weir.cli.main import main
 from weir.errors import NotAuthenticated, Unauthorized
 from weir.server.disk.node_folder import NodeFolder
@@ -118,9 +119,10 @@ def test_from_open_to_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_administrator_is_rescued_on_the_machine_of_a_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "data"
+    monkeypatch.setattr(output, "LINE_SECONDS", 0.2)
     with running_node(folder, host=EVERYWHERE, insecure=True, shards=2, logs=2) as node:
         url = f"weir://{HOST}:{node.port}"
         monkeypatch.setenv("WEIR_NEW_PASSWORD", "that everybody forgot")
@@ -131,6 +133,7 @@ def test_an_administrator_is_rescued_on_the_machine_of_a_node(
         monkeypatch.delenv("WEIR_PASSWORD")
         for user in ("root", "other"):
             assert main(["access", "rescue", "--data", str(folder), "--user", user]) == 0
+            assert "waiting for the node: 0 s so far" in capsys.readouterr().err
             with sync.connect(
                 f"weir://{user}@{HOST}:{node.port}", password="the new one"
             ) as client:

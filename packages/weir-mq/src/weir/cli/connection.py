@@ -74,6 +74,19 @@ def connected(url: str, work: Callable[[Client], Awaitable[R]], timeout: float |
     return asyncio.run(run())
 
 
+def changed(url: str, work: Callable[[Client], Awaitable[R]]) -> R:
+    """Do as `connected` does for a change that shards have to keep to. One that is away is waited
+    for, so stderr says how long that takes.
+    """
+
+    async def told(client: Client) -> R:
+        from weir.cli.output import told_while
+
+        return await told_while("waiting until all shards keep to it", work(client))
+
+    return connected(url, told)
+
+
 def _connecting(url: str, timeout: float) -> Connecting:
     """Return a client on its way, as `weir.connect` does, whose user has its ticket in a file: each
     command is a process of its own. Raises `ValueError` and `OSError`.

@@ -8,17 +8,19 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from weir.model.message import Message
 
+R = TypeVar("R")
+
 #: How often a bar moves, and how often a line is printed where there is no terminal.
 _BAR_SECONDS = 0.1
-_LINE_SECONDS = 2.0
+LINE_SECONDS = 2.0
 
 
 def print_json(schema: str, settings: object, results: Mapping[str, Any]) -> None:
@@ -102,7 +104,7 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show on stderr how far something is; yields what to call with the count so far, often."""
     if not sys.stderr.isatty():
         yield _every(
-            _LINE_SECONDS,
+            LINE_SECONDS,
             total,
             lambda done: print(f"{label}: {done:,} of {total:,}", file=sys.stderr, flush=True),
         )
@@ -119,6 +121,24 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield _every(
             _BAR_SECONDS, total, lambda done: bar.update(task, completed=done, refresh=True)
         )
+
+
+async def told_while(what: str, work: Awaitable[R]) -> R:
+    """Return what `work` does; while it goes on, say on stderr for how long, each 2 s."""
+    import asyncio
+
+    began, going = time.monotonic(), asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([going], timeout=LINE_SECONDS))[0]:
+            tell_waiting(what, began)
+    finally:
+        going.cancel()
+    return going.result()
+
+
+def tell_waiting(what: str, began: float) -> None:
+    """Say on stderr that something is waited for since `began`, of the monotonic clock."""
+    print(f"{what}: {time.monotonic() - began:,.0f} s so far", file=sys.stderr, flush=True)
 
 
 def _every(seconds: float, total: int, show: Callable[[int], None]) -> Callable[[int], None]:

@@ -170,10 +170,12 @@ def _rescued(folder: Path, user: str, password: str, url: str = "") -> AccessCha
     """
     import asyncio
 
+    from weir.cli.output import told_while
     from weir.server.rescue import offered
 
     with offered(folder) as secret:
-        return asyncio.run(_rescue(url or _url_of(folder), secret, user, password))
+        rescue = _rescue(url or _url_of(folder), secret, user, password)
+        return asyncio.run(told_while("waiting for the node", rescue))
 
 
 def _url_of(folder: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.access.verbs import AsJson, change
-from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, changed, connected
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add(
         async def work(client: Client) -> str:
             return await client.access.create_token_key()
 
-        made = connected(url, work)
+        made = changed(url, work)
         if as_json:
             print_json("weir.token-key/1", {"url": url}, {"key": made})
         else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, changed, connected
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ def change(
     """Make a change, and say who keeps to it: the exit code is 1 if a shard was not reached."""
     from weir.cli.output import print_json
 
-    made = connected(url, ask)
+    made = changed(url, ask)
     if as_json:
         unreached = [{"node": node, "shard": shard} for node, shard in made.unreached]
         stops_by = made.stops_by_ms / 1_000 or None

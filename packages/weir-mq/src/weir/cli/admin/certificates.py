@@ -193,7 +193,7 @@ def reload(
     """
     from secrets import token_hex
 
-    from weir.cli.output import print_json
+    from weir.cli.output import LINE_SECONDS, print_json, tell_waiting
     from weir.server.disk.node_folder import BadFolder, NodeFolder
     from weir.server.network.certificate_files import ASKED, states
 
@@ -208,13 +208,16 @@ def reload(
         raise BadFolder(f"the process that serves {data} has no certificate: {given}")
     asked = token_hex(8)
     (data / ASKED).write_text(asked, encoding="utf-8")
-    until = time.monotonic() + _RELOAD_SECONDS
+    began = told = time.monotonic()
     while late := [shard for shard, state in shards.items() if state.asked != asked]:
-        if time.monotonic() > until:
+        if (now := time.monotonic()) > began + _RELOAD_SECONDS:
             raise BadFolder(
                 f"shards {late} did not answer within {_RELOAD_SECONDS:g} s: see whether the node "
                 "runs (`weir node status`), and its log"
             )
+        if now >= told + LINE_SECONDS:
+            told = now
+            tell_waiting(f"waiting for shards {late}", began)
         time.sleep(_POLL_SECONDS)
         shards = states(data)
     problems = sorted({state.problem for state in shards.values() if state.problem})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, changed, connected
 
 if TYPE_CHECKING:
     from weir.client.access import AccessChange, FleetDevice
@@ -109,7 +109,7 @@ def forget(
     async def work(client: Client) -> int:
         return await client.forget_hub(topic, number)
 
-    devices = connected(url, work)
+    devices = changed(url, work)
     if as_json:
         told = {"topic": topic, "hub": number, "forgotten": devices}
         print_json("weir.hub-forgotten/1", {"url": url}, told)
@@ -173,7 +173,7 @@ def replace(
     if now:
         change(url, as_json, f"the devices before are out as hub {number}", {"hub": number}, end)
     else:
-        _tell_device(url, connected(url, work), as_json)
+        _tell_device(url, changed(url, work), as_json)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.admin.devices import AsJson, KeyFile, Version, fleet_key, hub_number
-from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, changed, connected
 
 if TYPE_CHECKING:
     from weir.client.access import Fleet
@@ -47,7 +47,7 @@ def create(
     async def work(client: Client) -> Fleet:
         return await client.fleets.put(name, *bounds, level, version, secret, tag)
 
-    _tell("weir.fleet/1", url, connected(url, work), as_json)
+    _tell("weir.fleet/1", url, changed(url, work), as_json)
 
 
 @app.command("list")
@@ -89,7 +89,7 @@ def rotate(
             name, known.first, known.last, known.level, version, secret, known.tag
         )
 
-    _tell("weir.fleet/1", url, connected(url, work), as_json)
+    _tell("weir.fleet/1", url, changed(url, work), as_json)
 
 
 @app.command("drop-key")
@@ -110,7 +110,7 @@ def drop_key(
     async def work(client: Client) -> Fleet:
         return await client.fleets.drop_key(name, version)
 
-    _tell("weir.fleet/1", url, connected(url, work), as_json)
+    _tell("weir.fleet/1", url, changed(url, work), as_json)
 
 
 @app.command()
@@ -125,7 +125,7 @@ def remove(name: Name, yes: Yes = False, as_json: AsJson = False, url: Url = DEF
     async def work(client: Client) -> Fleet:
         return await client.fleets.remove(name)
 
-    _tell("weir.fleet/1", url, connected(url, work), as_json, "removed: ")
+    _tell("weir.fleet/1", url, changed(url, work), as_json, "removed: ")
 
 
 async def _named(client: Client, name: str) -> Fleet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.admin.devices import AsJson
-from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, changed, connected
 
 if TYPE_CHECKING:
     from weir.client.access import Quota
@@ -82,7 +82,7 @@ def set_quota(
     async def work(client: Client) -> Quota:
         return await client.quotas.set(entity, limits)
 
-    _tell(url, connected(url, work), as_json)
+    _tell(url, changed(url, work), as_json)
 
 
 @app.command("list")
@@ -116,7 +116,7 @@ def show(entity: Entity, as_json: AsJson = False, url: Url = DEFAULT_URL) -> Non
     async def work(client: Client) -> Quota:
         return await client.quotas.describe(entity)
 
-    _tell(url, connected(url, work), as_json)
+    _tell(url, changed(url, work), as_json)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def remove(entity: Entity, as_json: AsJson = False, url: Url = DEFAULT_URL) -> N
     async def work(client: Client) -> Quota:
         return await client.quotas.remove(entity)
 
-    _tell(url, connected(url, work), as_json, "removed: ")
+    _tell(url, changed(url, work), as_json, "removed: ")
 
 
 def _number(quota: str, text: str) -> int | None:

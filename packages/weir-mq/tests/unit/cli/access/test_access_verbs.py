@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from weir import sync, testing
 from weir.access.wrapping import NONCE_BYTES, KeyRing
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.vault import FALSE_SALTS, Vault
-from weir.cli import connection
+from weir.cli import connection, output
 from weir.cli.main import main
+from weir.client.connection.network_client import NetworkClient
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -240,6 +242,39 @@ def test_a_node_without_the_key_file_says_what_it_lacks(
     assert what in err
     for misleading in ("firewall", "check that a broker", "no connection"):
         assert misleading not in err
+
+
+def test_what_shards_are_waited_for_is_told_while_it_lasts(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that is away is waited for, for seconds."""
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "x")
+    say("access", "init", "--user", "root")
+    say("user", "create", "ann")
+    request = NetworkClient.request
+
+    async def late(network: NetworkClient, *given: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.15)
+        return await request(network, *given, **more)
+
+    monkeypatch.setattr(NetworkClient, "request", late)
+    monkeypatch.setattr(output, "LINE_SECONDS", 0.05)
+    for words in (
+        ("acl", "allow", "shop", "read", "topic", "orders"),
+        ("user", "grant", "ann", "shop"),
+        ("user", "take", "ann", "shop", "--json"),
+        ("user", "password", "ann"),
+        ("user", "revoke", "ann"),
+        ("role", "delete", "shop"),
+        ("access", "mode", "watch"),
+        ("quota", "set", "namespace:default", "--topics", "9"),
+        ("device", "forget", "orders", "7", "--yes"),
+    ):
+        code, out, err = say(*words)
+        assert (code, "waiting until all shards keep to it: 0 s so far" in err) == (0, True), err
+        assert "so far" not in out
+    monkeypatch.setattr(output, "LINE_SECONDS", 9.0)
+    assert say("user", "create", "bob")[2] == "", "what is quick says nothing"
 
 
 def test_a_password_is_no_word_of_a_command(

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from weir.cli import output
 from weir.cli.admin import certificates
 from weir.cli.main import main
 from weir.server.disk.node_folder import NodeFolder
@@ -166,3 +167,6 @@ def test_a_node_that_does_not_answer_is_not_waited_for(
     code, _, why = run("reload", "--data", "data")
     assert code == 1
     assert "did not answer within" in why
+    assert "so far" not in why
+    monkeypatch.setattr(output, "LINE_SECONDS", 0.1)
+    assert "waiting for shards [0]: 0 s so far" in run("reload", "--data", "data")[2]
