@@ -102,7 +102,10 @@ def test_from_open_to_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(urllib.error.HTTPError, match="401"):
             insecure(figures_of(node))
     assert NodeFolder(folder).access_mode() == "closed"
-    assert doctor(folder, **everywhere)["state"] == "ok"
+    found = doctor(folder, **everywhere)
+    assert (found["state"], "without TLS" in found["found"]) == ("warn", True)
+    tls = {"WEIR__TLS__CERTIFICATE": "a", "WEIR__TLS__KEY": "b", "WEIR__TLS__TRUST": "c"}
+    assert doctor(folder, WEIR__TLS__PLAINTEXT="loopback", **tls, **everywhere)["state"] == "ok"
 
     with running_node(folder, host=EVERYWHERE) as node:
         with pytest.raises(NotAuthenticated):

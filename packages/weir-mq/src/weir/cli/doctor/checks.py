@@ -9,13 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial, wraps
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from weir.access.failures import FREE_FAILURES, Failures, origin_of
+from weir.cli.doctor.exposure import access, certificate, links
 from weir.cli.doctor.figures import asked_for_damage, news
 from weir.cli.doctor.finding import Finding, Patient, State, running
 from weir.cli.doctor.relay import relays
@@ -532,57 +534,67 @@ async def _dropped(client: Client) -> int:
     return found
 
 
+@_asked_of_node("logins")
+def logins(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder for whom logins failed, so that they are slowed."""
+    try:
+        users, addresses = judge_logins(ask(_failed_logins))
+    except (UnknownTopic, Unauthorized, Disconnected):
+        return Finding("logins", "ok", f"not looked for: it takes topic {_AUDIT}, which you may "
+                       "not read, or which does not answer")  # fmt: skip
+    told = [
+        f"{what} " + ", ".join(some[:3]) + (", ..." if len(some) > 3 else "")
+        for what, some in (("of", users), ("from", addresses))
+        if some
+    ]
+    if told:
+        return Finding(
+            "logins", "warn", f"logins {' and '.join(told)} failed so often that they were slowed",
+            "a program with an old password, or somebody who guesses: weir audit --verb login "
+            "--outcome refused --since -1h tells whence",
+        )  # fmt: skip
+    return Finding("logins", "ok", "none was slowed in the last hour")
+
+
+async def _failed_logins(client: Client) -> list[tuple[float, int, str, str]]:
+    """Return when logins of the last hour failed, in seconds since 1970, how many did, of which
+    user and from which address.
+    """
+    import json
+
+    found = []
+    async with client.reader(_AUDIT, start="-1h", follow=False) as reader:
+        async for delivered in reader.batches():
+            for message in delivered.messages():
+                one = json.loads(message.value)
+                if (one["verb"], one["outcome"]) == ("login", "refused"):
+                    at = one["at"] / 1_000
+                    found.append((at, one["count"], one["resource"], one["whence"]))
+    return found
+
+
+def judge_logins(failed: Iterable[tuple[float, int, str, str]]) -> tuple[list[str], list[str]]:
+    """Return the users, and the addresses, whose logins nodes slow by these failures: (seconds, how
+    many, user, address). Each node counts by itself, so these are what one node would slow.
+    """
+    users, addresses = Failures(), Failures()
+    slowed: tuple[dict[str, None], dict[str, None]] = ({}, {})
+    for at, count, user, whence in sorted(failed):
+        for known, key, slow in (
+            (users, user, slowed[0]), (addresses, origin_of(whence), slowed[1]),
+        ):  # fmt: skip
+            for _ in range(min(count, FREE_FAILURES + 1)):
+                known.failed(key, at)
+            if known.wait(key, at):
+                slow[key] = None
+    return [*slowed[0]], [*slowed[1]]
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
     await client.ping()
     return (time.perf_counter() - began) * 1_000, client.welcome.ports
-
-
-def certificate(patient: Patient) -> Finding:
-    """Look whether the files of TLS can be served, for how long, and whether a node serves them."""
-    from weir.server.disk.node_folder import NodeFolder
-    from weir.server.network.certificate_files import WARN_SECONDS, states
-    from weir.tls.files import server_tls
-
-    tls = patient.config.tls
-    if (given := tls.files()) is None:
-        if tls != type(tls)() or patient.config.links.tls != "off":
-            return Finding("certificate", "fail", "settings of TLS without a certificate",
-                           "set tls.certificate, tls.key and tls.trust")  # fmt: skip
-        return Finding("certificate", "ok", "none: connections are not encrypted")
-    own = server_tls(given, tls.minimum).own  # raises with what to do
-    left = own.ends - time.time()
-    shown = f"{own.identity or given.certificate} for {int(left // 86_400)} days"
-    served = states(patient.folder) if NodeFolder(patient.folder).endpoint() else {}
-    late = sorted(shard for shard, state in served.items() if state.serial != own.serial)
-    if late:
-        problem = next((state.problem for state in served.values() if state.problem), "")
-        advice = problem or "see the log of the node; weir cert reload asks it to read them"
-        return Finding("certificate", "warn", f"{shown}, not served by shards {late}", advice)
-    if left < WARN_SECONDS:
-        advice = "weir cert renew makes a new one: copy it here, the node takes it by itself"
-        return Finding("certificate", "warn", shown, advice)
-    return Finding("certificate", "ok", shown)
-
-
-def access(patient: Patient) -> Finding:
-    """Look whether anyone in a network may use the node."""
-    from weir.server.disk.node_folder import NodeFolder
-    from weir.server.exposure import CLOSED, is_reachable
-
-    config = patient.config
-    mode = NodeFolder(patient.folder).access_mode() or "open"
-    shown = f"mode {mode}, on {config.node.host}"
-    if mode == CLOSED or not is_reachable(config.node.host):
-        return Finding("access", "ok", shown)
-    advice = "create users and rules, then: weir access mode closed (docs/how-to/access.md)"
-    if config.access.insecure:
-        return Finding(
-            "access", "warn", f"{shown}: anyone who reaches it may do everything", advice
-        )
-    return Finding("access", "fail", f"{shown}: weir serve does not start so",
-                   f"{advice}; or say by --insecure that this is meant")  # fmt: skip
 
 
 def context(patient: Patient) -> Finding:
@@ -625,6 +637,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "folder": folder,
     "certificate": certificate,
     "access": access,
+    "links": links,
     "context": context,
     "damage": damage,
     "endpoint": endpoint,
@@ -639,6 +652,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "tokens": tokens,
     "clusters": clusters,
     "audit": audit,
+    "logins": logins,
 }
 
 

@@ -7,11 +7,13 @@ import os
 import re
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import requires
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,24 +22,27 @@ from msgspec.structs import replace
 import weir
 from rigs.certificates import TestCa
 from weir import sync, testing
+from weir.access.failures import FREE_FAILURES
 from weir.broker.metadata.security.cutoff import no_news
 from weir.cli import connection
 from weir.cli.access.contexts import Context, Contexts, contexts_file, write_contexts
-from weir.cli.doctor import checks, figures
-from weir.cli.doctor.checks import CHECKS, examine, judge_sets
+from weir.cli.doctor import checks, exposure, figures
+from weir.cli.doctor.checks import CHECKS, examine, judge_logins, judge_sets
 from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
 from weir.client.administration import Cluster
-from weir.errors import Disconnected
+from weir.errors import Disconnected, NotAuthenticated
 from weir.protocol.client.nodes import NodeList, NodeRow, SetInfo, SetList
 from weir.server.config import (
     Config,
+    LinksConfig,
     LogConfig,
     MemoryConfig,
     MetricsConfig,
     NodeConfig,
     TlsConfig,
 )
+from weir.server.disk.node_folder import NodeFolder
 from weir.server.network.certificate_files import CertificateState, state_file
 
 
@@ -217,7 +222,7 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
     assert "/node/1 for 99 days" in found(one).found
     sick(found(soon), "warn", "for 2 days", "weir cert renew")
     sick(found(old), "fail", "expired", "fix that")
-    sick(checks.certificate(patient(data, tls=TlsConfig(plaintext="refuse"))), "fail",
+    sick(exposure.certificate(patient(data, tls=TlsConfig(plaintext="refuse"))), "fail",
          "without a certificate", "set tls.certificate")  # fmt: skip
     (data / "endpoint.json").write_text('{"host":"127.0.0.1","port":1,"pid":1}')
     for serial, problem, advice in (("ab", "", "cert reload"), ("ab", "a half file", "a half")):
@@ -293,6 +298,71 @@ def test_what_the_audit_topic_lacks_is_told(
         away = checks.audit(patient(tmp_path))
     sick(found, "warn", "5 logins and denials", "weir audit --verb drop")
     sick(away, "fail", "administration waits for it", "weir topic describe")
+
+
+def test_a_closed_node_says_who_can_read_along_and_who_cannot_come(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    node = NodeConfig(data=str(data), host="0.0.0.0")
+    tls = TlsConfig("node.pem", "node.key", "ca.pem")
+    NodeFolder(data).found(2)
+
+    def found(tls: TlsConfig, node: NodeConfig = node) -> Finding:
+        return exposure.access(Patient(Config(node=node, tls=tls)))
+
+    sick(found(replace(tls, plaintext="refuse")), "fail", "mode open", "weir access mode closed")
+    NodeFolder(data).note_access_mode("closed")
+    sick(found(TlsConfig()), "warn", "without TLS: users log in on this machine", "tls.certificate")
+    sick(found(tls), "warn", "devices may come without TLS", 'tls.plaintext = "loopback"')
+    for plaintext in ("loopback", "refuse"):
+        assert found(replace(tls, plaintext=plaintext)).state == "ok"
+    assert found(TlsConfig(), replace(node, host="127.0.0.1")).state == "ok"
+
+
+def test_nodes_of_a_closed_set_for_which_others_could_pass_are_told(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path / "data")
+    folder.found(2)
+
+    def found(tls: Any) -> Finding:
+        return exposure.links(patient(folder.path, links=LinksConfig(tls)))
+
+    folder.note_births({1: 5, 2: 6})
+    assert found("off").state == "ok", "an open set keeps nobody out"
+    folder.note_access_mode("closed")
+    for tls in ("off", "prefer"):
+        sick(found(tls), "warn", f"links.tls is {tls}, in the mode closed, with 2 nodes", "require")
+    assert found("require").state == "ok"
+    folder.note_births({1: 5})
+    assert found("off").state == "ok", "there is nobody else"
+
+
+def test_users_whose_logins_are_slowed_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.node() as node, sync.connect(node.url) as w:
+        monkeypatch.setattr(checks, "running", lambda patient: (node.url, 1))
+        sick(checks.logins(patient(tmp_path)), "ok", "not looked for", "")
+        w.create_topic("_weir/audit")
+        w.access.create_user("ann", "aa")
+        named = node.url.replace("//", "//ann@")
+        for failed in range(FREE_FAILURES + 1):
+            if failed == FREE_FAILURES:
+                time.sleep(1.5)  # those are summed up, and written behind the second
+                sick(checks.logins(patient(tmp_path)), "ok", "none was slowed", "")
+            with pytest.raises(NotAuthenticated):
+                sync.connect(named, password="guessed").close()
+        time.sleep(1.5)
+        found = checks.logins(patient(tmp_path))
+    sick(found, "warn", "logins of default/ann and from 127.0.0.1 failed so often", "weir audit")
+
+
+def test_what_nodes_slow_is_what_is_told() -> None:
+    often = [(10.0 + at, 1, "default/ann", f"10.0.0.{at}") for at in range(FREE_FAILURES + 1)]
+    assert judge_logins(often) == (["default/ann"], [])
+    assert judge_logins(often[1:]) == ([], [])
+    assert judge_logins([(at * 61.0, 1, "default/ann", "h") for at in range(60)]) == ([], [])
+    # Of tokens nobody knows whose they were; an IPv6 host has a network for itself.
+    flood = [(1.0, 9_000_000, "", "2001:db8::1"), (2.0, 1, "", "2001:db8::2")]
+    assert judge_logins(flood) == ([], ["2001:db8::/64"])
 
 
 def test_a_node_that_is_closed_to_strangers_is_well(
