@@ -4,13 +4,18 @@ on a node that lets it.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from weir.client.access import AccessRule
+from weir.testing.nodes import running_node
 from weir_lab.attack import credentials, joining, strangers, tokens
-from weir_lab.attack.run import NAMES, Settings, measure, steal
+from weir_lab.attack.run import NAMES, RESCUE, Settings, measure, rescue_an_administrator, steal
 from weir_lab.attack.targets import Target, closed_target, open_target
 
 #: What not even an open node allows: it is refused by the dialect itself.
@@ -58,7 +63,22 @@ def test_a_secret_that_lies_in_a_folder_is_found() -> None:
     with open_target() as target:
         marked = Target(**{**_fields(target), "marks": {"a message": b"a secret of its owner"}})
         found = steal(marked)
-        assert {"find a message", "list topics", "make an administrator"} <= set(found)
+        assert {"find a message", "list topics", "make an administrator", RESCUE} <= set(found)
+
+
+def test_a_thief_who_has_the_key_file_as_well_is_rescued() -> None:
+    """So it says something that a copy gives nothing away: the thief fails for want of the key file
+    alone.
+    """
+    with closed_target() as target, tempfile.TemporaryDirectory(prefix="weir-stolen-") as name:
+        copy = Path(name) / "data"
+        shutil.copytree(target.folder, copy, ignore_dangling_symlinks=True)
+        for lock in copy.rglob("lock"):
+            lock.unlink()
+        keys = Path(target.folder).parent / "keys"
+        with running_node(copy, shards=1, key_file=str(keys)) as node:
+            stolen = replace(target, host=node.host, port=node.port, folder=str(copy), bundle="")
+            assert rescue_an_administrator(stolen)
 
 
 def test_a_node_s_folder_is_worth_something_where_links_have_no_tls() -> None:

@@ -14,11 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from weir.broker.metadata.security.access import RESCUER
 from weir.client.sync.client import Client
-from weir.errors import WeirError
+from weir.errors import Disconnected, NotAuthenticated, Refused, WeirError
+from weir.server.key_files import create_key_file
+from weir.server.rescue import LOOK_SECONDS, offered
 from weir.testing.nodes import NodeFailed, running_node
 from weir_lab.attack import credentials, joining, key_updates, strangers, tokens
 from weir_lab.attack.targets import OWN, Target, closed_target, is_in, open_target
@@ -32,6 +36,9 @@ ATTACKS: dict[str, strangers.Attack] = {
 }
 #: The names of all attacks: the last ones are on a set that a node has joined.
 NAMES = (*ATTACKS, *joining.ATTACKS)
+#: What is tried on the node of a stolen folder besides.
+RESCUE = "rescue an administrator"
+_RESCUES = 3
 _BEGINS_WITHIN = 30.0
 Progress = Callable[[int], None]
 
@@ -119,24 +126,54 @@ def steal(target: Target) -> list[str]:
 
 
 def _serve(target: Target, folder: Path) -> list[str]:
-    """Start a node on the copy, without its key file and certificates; attack that."""
-    for lock in folder.rglob("lock"):
-        lock.unlink()
-    try:
-        with running_node(folder, shards=1) as node:
+    """Start a node on the copy, without its key file and certificates; attack that. Then give it a
+    key file of the thief's own.
+    """
+    own = folder.parent / "keys"
+    create_key_file(own)
+    achieved: list[str] = []
+    for key_file, how in (("", ""), (str(own), ", with another key file")):
+        for lock in folder.rglob("lock"):
+            lock.unlink()
+        # Without the right key file it may not serve at all.
+        with suppress(NodeFailed), running_node(folder, shards=1, key_file=key_file) as node:
             stolen = msgspec.structs.replace(
                 target, host=node.host, port=node.port, folder=str(folder), bundle=""
             )
-            achieved = []
-            for name in ("list topics", "make an administrator", "open the set"):
-                if strangers.ATTACKS[name](stolen):
-                    achieved.append(name)
-            for what, mark in target.marks.items():
-                with suppress(WeirError, UnicodeError, OSError), stolen.connect("root", mark.hex()):
-                    achieved.append(f"log in by {what}")
-            return achieved
-    except NodeFailed:
-        return []  # without its key file it does not serve at all
+            achieved += [name + how for name in _open(stolen, bool(key_file))]
+    return achieved
+
+
+def _open(stolen: Target, is_tried: bool) -> list[str]:
+    """Return what a node allows that serves a stolen folder; `is_tried` if secrets of the folder
+    were tried on it before.
+    """
+    names = ("list topics", "make an administrator", "open the set")
+    achieved = [name for name in names if strangers.ATTACKS[name](stolen)]
+    if not is_tried:
+        for what, mark in stolen.marks.items():
+            with suppress(WeirError, UnicodeError, OSError), stolen.connect("root", mark.hex()):
+                achieved.append(f"log in by {what}")
+    return achieved + [RESCUE] * rescue_an_administrator(stolen)
+
+
+def rescue_an_administrator(stolen: Target) -> bool:
+    """Make an administrator as who owns the folder of a node may, by a file in it: in the folder of
+    a stolen copy everybody can write.
+    """
+    with offered(Path(stolen.folder)) as secret:
+        for _ in range(_RESCUES):
+            time.sleep(1.5 * LOOK_SECONDS)
+            with suppress(NotAuthenticated):  # the node has not looked yet
+                try:
+                    with stolen.connect(quote(RESCUER, safe=""), secret) as client:
+                        client.access.create_user("thief", "a thief's", ["admin"])
+                        return True
+                except (Refused, Disconnected) as error:
+                    if isinstance(error, NotAuthenticated):
+                        raise
+                    return False
+    return False
 
 
 def _times(target: Target, count: int) -> tuple[float, float]:
