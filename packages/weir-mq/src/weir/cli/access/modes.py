@@ -49,7 +49,9 @@ def init(
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create the first administrator. The set stays as open as it is until you close it."""
+    """Create the first administrator. The set stays as open as it is until you close it. Its CA is
+    made by `weir cert init`, and the nodes' key file by `weir access key`, where they are kept.
+    """
     from weir.cli.output import hint
 
     password = new_password(user, password_file)
