@@ -106,7 +106,8 @@ class Leader:
             self._replication.rejected(member, message)
         else:
             self._replication.acknowledged(member, message.index, message.commit)
-            self._hand_over(member)
+            if self.transferee:
+                self.hand_over()
 
     def snapshot_reply(self, message: SnapshotReply) -> None:
         """Send the next piece of a snapshot."""
@@ -150,6 +151,8 @@ class Leader:
         now = node_state.clock.now
         if self.transferee and now >= self._transfer_until:
             self.transferee = NOBODY
+        elif self.transferee and self._is_hand_over_late:
+            self.hand_over()
         if now >= self._check_at or node_state.contacts.shared:
             self._check_at = now + node_state.config.heartbeat_ms
             if not self.has_quorum():
@@ -237,11 +240,26 @@ class Leader:
             self._transfer_until = node_state.clock.now + 2 * node_state.config.election_ms
         self.transferee = voter
         self.deadline = min(self.deadline, node_state.clock.now)
-        self._hand_over(self.members[voter])
+        self.hand_over()
 
-    def _hand_over(self, member: Member) -> None:
-        if member.id == self.transferee and member.match == self._node_state.log.last_index:
+    def hand_over(self) -> None:
+        """Let the next leader campaign, if it has the whole log, and the host has applied that:
+        then whoever proposed something knows what became of it.
+
+        The own disk may hang, and nothing is applied that it does not have: after an election
+        timeout the host is not waited for.
+        """
+        log = self._node_state.log
+        member = self.members.get(self.transferee)
+        if member is None or member.match != log.last_index:
+            return
+        if log.applied == log.last_index or self._is_hand_over_late:
             self._tell_to_campaign(member.id)
+
+    @property
+    def _is_hand_over_late(self) -> bool:
+        node_state = self._node_state
+        return node_state.clock.now >= self._transfer_until - node_state.config.election_ms
 
     def _tell_to_campaign(self, id: int) -> None:
         self._node_state.pending.messages.append(

@@ -194,9 +194,10 @@ class Node:
         self.context.asking.add(self._group)
 
     def transfer_leadership(self, voter: int) -> None:
-        """Stop taking proposals and let `voter` campaign once it has all.
+        """Stop taking proposals and let `voter` campaign once it has all, and all is applied here.
 
-        That lasts two election timeouts at most, however often this is asked for meanwhile.
+        That lasts two election timeouts at most, however often this is asked for meanwhile. After
+        the first one, what is applied here does not count: the own disk may hang.
         Raises NotLeader or InvalidChange. (§3.10)
         """
         self._active.add(self._group)
@@ -274,7 +275,12 @@ class Node:
     def applied(self, index: int) -> None:
         """Note that the host has applied through `index`; OutOfOrder if it was not handed out."""
         self._active.add(self._group)
-        self.core.log.applied_to(index)
+        core = self.core
+        core.log.applied_to(index)
+        state = core.state
+        if isinstance(state, Leader) and state.transferee:
+            self.touched = True
+            state.hand_over()
 
     def compact(self, index: int) -> None:
         """Forget the log through `index`, once a durable snapshot covers it; Storage may then too.

@@ -172,6 +172,48 @@ def test_a_leader_hands_over_only_after_the_other_caught_up(group: Rehearsal) ->
     assert group.actors[2].node.log.last_index == one.node.log.last_index
 
 
+def _flow_without_the_disk_of(group: Rehearsal, id: int) -> None:
+    """As `flow`, but nothing becomes durable at one of them."""
+    for _ in range(20):
+        for actor in group.actors.values():
+            actor.serve()
+            if actor.id != id:
+                actor.sync(len(actor.unsynced))
+                actor.serve()
+        mail, group.mail = group.mail, []
+        for message in mail:
+            group.hand_over(message)
+
+
+def test_a_leader_hands_over_only_after_it_applied_what_it_proposed(group: Rehearsal) -> None:
+    """Who proposed it would be refused though it is committed, and nobody would know of it."""
+    one = group.lead(1)
+    index = one.node.propose("last", 10)
+    one.node.transfer_leadership(2)
+    _flow_without_the_disk_of(group, 1)
+    assert one.node.log.committed == index == group.actors[2].node.log.last_index
+    assert (one.node.role, one.applied) == (Role.LEADER, index - 1)
+    one.sync(len(one.unsynced))
+    one.serve()
+    assert (one.node.role, one.applied) == (Role.LEADER, index)
+    assert [type(message) for message in group.mail].count(raft.TimeoutNow) == 1
+    group.flow()
+    assert group.actors[2].node.role is Role.LEADER
+
+
+def test_a_leader_whose_disk_hangs_hands_over_later(group: Rehearsal) -> None:
+    one = group.lead(1)
+    index = one.node.propose("last", 10)
+    one.node.transfer_leadership(2)
+    election_ms = one.node.core.node_state.config.election_ms
+    for passed in range(50, election_ms + 100, 50):
+        for actor in group.actors.values():
+            actor.tick(50)
+        _flow_without_the_disk_of(group, 1)
+        assert (one.node.role is Role.LEADER) == (passed < election_ms)
+    assert (group.actors[2].node.role, one.applied) == (Role.LEADER, index - 1)
+
+
 def test_a_transfer_that_fails_is_given_up(group: Rehearsal) -> None:
     one = group.lead(1)
     group.severed |= {(1, 2), (2, 1)}
