@@ -36,6 +36,8 @@ class FakeBroker:
         self.answers: dict[tuple[int, int, int], dict[int, tuple[int, m.Confirm]]] = {}
         self.next_sequence: dict[tuple[int, int, int], int] = {}
         self.epochs: dict[int, int] = {}
+        #: By fencing number of a grant, the one that it has once it is moved.
+        self.moved: dict[int, int] = {}
         #: Chunks of large values by the index of their entry.
         self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
@@ -232,7 +234,8 @@ class FakeBroker:
         request: m.Ack | m.Nack | m.Extend | m.MoveGrants | m.Withdraw | m.TakeTurn | m.MoveCursor,
     ) -> m.Reply:
         if isinstance(request, m.MoveGrants):
-            return m.GrantsMoved()
+            fences = [one for one in request.fences if one in self.moved]
+            return m.GrantsMoved(tuple((one, self.moved[one]) for one in fences))
         if isinstance(request, m.TakeTurn | m.MoveCursor):
             return self._turn(request)
         if isinstance(request, m.Withdraw):

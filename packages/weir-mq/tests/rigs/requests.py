@@ -130,7 +130,13 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
     m.MoveGrants: st.builds(
-        m.MoveGrants, ADDRESS, TEXT, st.binary(max_size=16), st.lists(NATURAL), st.none() | RUNS
+        m.MoveGrants,
+        ADDRESS,
+        TEXT,
+        st.binary(max_size=16),
+        NATURAL,
+        st.lists(NATURAL),
+        st.none() | RUNS,
     ),
     m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode), NAMES),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),

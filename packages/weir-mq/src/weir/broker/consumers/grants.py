@@ -153,8 +153,8 @@ class Grants:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
-        if request.token and request.offsets_only:  # one without a relay has nowhere to go
-            self.ended.show(caller.session, request.token)
+        if request.token:
+            self.ended.show(caller.session, request.token, request.offsets_only)
         self._queues[name] = queue
         self.pickers.begin(name, request.mode, tags)
         self._members.setdefault(caller.session, set()).add(name)

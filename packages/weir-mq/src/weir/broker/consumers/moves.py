@@ -70,12 +70,16 @@ class GrantMoves:
         """Let a consumer keep what it names of what its earlier sessions were granted; the rest of
         that goes to others. It is answered once that is committed.
 
-        Raises `BadName`, and `Unavailable` while leadership is handed over.
+        What they held that came by no relay is not kept, and not moved. Raises `BadName`,
+        `StaleGrant` if a later move of the consumer came before, and `Unavailable` while leadership
+        is handed over.
         """
         if not self._group.accepts:
             raise Unavailable("nothing is granted here just now: ask again shortly", RETRY_AFTER_MS)
         name, grants = check_name(request.cluster, "cluster"), self._grants
-        former = grants.ended.show(caller.session, request.token) if request.token else []
+        former: list[int] = []
+        if request.token:
+            former = grants.ended.move(caller.session, request.token, request.number)
         grants.suspend(name)  # what is picked meanwhile may be what is moved
         if not self._propose_all(caller, request, former):
             grants.resume(name, forget=False)

@@ -154,9 +154,10 @@ class Places:
         *,
         wait: float = 0.0,
         check: Callable[[R], None] | None = None,
+        again: bool = True,
     ) -> R:
         """Return the leader's reply, once `check` accepts it; ask again where the leader moved, for
-        as long as a request may take.
+        as long as a request may take. `again` as in `NetworkClient.request`.
 
         A reply whose bytes changed on the way (`BadBatch`) is asked for again too, 8 times in all.
         """
@@ -166,7 +167,9 @@ class Places:
         while True:
             await self._look(partition)
             try:
-                reply = await self._network.request(request(self[partition]), kind, wait=wait)
+                reply = await self._network.request(
+                    request(self[partition]), kind, wait=wait, again=again
+                )
                 if check is not None:
                     check(reply)
             except BadBatch as error:

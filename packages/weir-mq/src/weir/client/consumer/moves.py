@@ -6,13 +6,14 @@ what is said of it to the broker names the one of now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Held, Holding
-from weir.errors import UnknownOpcode
+from weir.errors import Disconnected, Overloaded, Unavailable, UnknownOpcode
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, CONSUMER_TOKEN_BYTES
 from weir.protocol.client import messages as m
@@ -35,6 +36,8 @@ class KeptGrants:
         #: By partition and fence, the one of now, and the way back.
         self._now: dict[tuple[int, int], int] = {}
         self._first: dict[tuple[int, int], int] = {}
+        #: How many requests to move were sent.
+        self._moves = 0
 
     @property
     def token(self) -> bytes:
@@ -75,11 +78,12 @@ class KeptGrants:
         asked = [self.now(partition, fence) for fence in fences]
 
         def request(address: Address) -> m.Request:
+            self._moves += 1
             begun = held.begun(partition)
-            return m.MoveGrants(address, self._cluster, self._token, asked, begun)
+            return m.MoveGrants(address, self._cluster, self._token, self._moves, asked, begun)
 
         with suppress(UnknownOpcode):  # the broker is of an earlier release
-            moved = dict((await places.ask(partition, request, m.GrantsMoved)).fences)
+            moved = dict((await self._ask(places, partition, request)).fences)
             for fence, former in zip(fences, asked, strict=True):
                 later = moved.get(former, former)
                 if later != former:
@@ -87,6 +91,24 @@ class KeptGrants:
                     self._now[partition, fence] = later
                     self._first[partition, later] = fence
             self._forget()
+
+    async def _ask(
+        self, places: Places, partition: int, request: Callable[[Address], m.Request]
+    ) -> m.GrantsMoved:
+        """Ask until there is an answer, for as long as a request may take; each time under another
+        number, for what was sent before may still come, by a connection that is lost.
+        """
+        loop, tries = asyncio.get_running_loop(), 0
+        until = loop.time() + self._home.request_timeout
+        while True:
+            try:
+                return await places.ask(partition, request, m.GrantsMoved, again=False)
+            except (Disconnected, Overloaded, Unavailable) as error:
+                tries += 1
+                pause = self._home.pause(tries, error)
+                if loop.time() + pause >= until:
+                    raise
+                await asyncio.sleep(pause)
 
     def _forget(self) -> None:
         """Forget the numbers of what is settled, as far as there is much of it."""

@@ -178,14 +178,17 @@ class MoveGrants(ControlRequest, frozen=True, array_like=True):
     """Take over grants `fences` of one partition, which an earlier session of the same user was
     granted with the same `token`. Each has another fencing number then, and ends when it would have
     ended; no attempt is counted. All else that such sessions hold here goes to others. `begun` as
-    in `Pull`.
+    in `Pull`. What such a session holds is moved only if it pulled by a relay.
+
+    Each request with a token has a greater `number` than those before, also one that is sent again:
+    what came late by an old connection is refused, and takes nothing back.
     """
 
     declaration = Declaration(
         110,
         Scope.PARTITION,
         GrantsMoved,
-        Retry.SAME,
+        Retry.ANEW,
         rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         methods=("Client.consumer",),
     )
@@ -193,6 +196,7 @@ class MoveGrants(ControlRequest, frozen=True, array_like=True):
     address: Address
     cluster: str
     token: Token
+    number: Natural
     fences: Annotated[list[Natural], msgspec.Meta(max_length=ACK_RANGES_MAX)]
     begun: Runs | None = None
 

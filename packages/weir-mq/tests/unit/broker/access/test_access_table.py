@@ -75,7 +75,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     Publish: lambda t: Publish(1, 0, 1, 0, "q", 1, [PublicationPart(t.addresses[0], BATCH)]),
     m.OpenCluster: lambda t: m.OpenCluster(t.addresses[0], CLUSTER, Mode.SHARED),
     m.Pull: lambda t: m.Pull(t.addresses[0], CLUSTER, 1, 1),
-    m.MoveGrants: lambda t: m.MoveGrants(t.addresses[0], CLUSTER, bytes(16), []),
+    m.MoveGrants: lambda t: m.MoveGrants(t.addresses[0], CLUSTER, bytes(16), 1, []),
     m.Withdraw: lambda t: m.Withdraw(t.addresses[0], CLUSTER),
     m.Ack: lambda t: m.Ack(t.addresses[0], CLUSTER, [(1, 0, 1)]),
     m.Nack: lambda t: m.Nack(t.addresses[0], CLUSTER, 1, [(0, 1)]),

@@ -178,7 +178,7 @@ def test_a_token_of_another_user_moves_no_grant(
     )
     held = rig.answer(5, pull)
     rig.handle(ev.Closed(5))
-    move = m.MoveGrants(closed.t, "c", bytes(16), [held.fence])
+    move = m.MoveGrants(closed.t, "c", bytes(16), 1, [held.fence])
     assert rig.answer(6, move) == m.GrantsMoved()
     ((asked, _),) = rig.answer(7, move).fences
     assert asked == held.fence

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from weir.broker.api.events import Closed
+from weir.errors import StaleGrant
 from weir.model.limits import GRANTS_KEPT_MS
 from weir.model.topic import AckOutcome, Mode
 from weir.protocol.client import messages as m
@@ -25,22 +26,37 @@ class Crew:
         for session in (1, 2, 3, 4):
             rig.connect(session)
         info = rig.topic(1)
-        self.at, self.mode = info.addresses[0], mode
+        self.at, self.mode, self.moves = info.addresses[0], mode, 0
         producer = rig.answer(1, m.OpenProducer())
         for n in range(10):
             rig.answer(1, rig.batch(info, producer, n, b"m%d" % n))
 
-    def pull(self, session: int, most: int = 3, token: bytes = TOKEN, begun: Any = ()) -> Any:
+    def pull(
+        self, session: int, most: int = 3, token: bytes = TOKEN, begun: Any = (), relay: bool = True
+    ) -> Any:
         pull = m.Pull(
             self.at, "crew", most, 1 << 20, 0, LEASE_MS, self.mode, [*begun],
-            offsets_only=bool(token), token=token,
+            offsets_only=bool(token) and relay, token=token,
         )  # fmt: skip
         return self.rig.answer(session, pull)
 
-    def move(self, session: int, *fences: int, token: bytes = TOKEN, begun: Any = ()) -> Any:
-        moved = self.rig.answer(session, m.MoveGrants(self.at, "crew", token, [*fences], [*begun]))
+    def move(
+        self, session: int, *fences: int, token: bytes = TOKEN, begun: Any = (), number: int = 0
+    ) -> Any:
+        moved = self.answer_to_move(session, *fences, token=token, begun=begun, number=number)
         assert isinstance(moved, m.GrantsMoved)
         return moved.fences
+
+    def answer_to_move(
+        self, session: int, *fences: int, token: bytes = TOKEN, begun: Any = (), number: int = 0
+    ) -> Any:
+        self.moves += 1
+        number = number or self.moves
+        move = m.MoveGrants(self.at, "crew", token, number, [*fences], [*begun])
+        return self.rig.answer(session, move)
+
+    def extend(self, session: int, *fences: int) -> Any:
+        return self.rig.answer(session, m.Extend(self.at, "crew", [*fences], LEASE_MS))
 
     def ack(self, session: int, *ranges: tuple[int, int, int]) -> Any:
         return self.rig.answer(session, m.Ack(self.at, "crew", [*ranges], exact=True))
@@ -170,8 +186,7 @@ def test_a_session_that_is_there_yet_is_granted_nothing_more(rig: Any) -> None:
 def test_what_others_held_is_not_moved(rig: Any, how: str) -> None:
     crew = Crew(rig)
     if how == "at the core":
-        pull = m.Pull(crew.at, "crew", 3, 1 << 20, 0, LEASE_MS, begun=[], token=TOKEN)
-        held = rig.answer(1, pull)
+        held = crew.pull(1, relay=False)
     else:
         held = crew.pull(1, token=b"" if how == "without a token" else TOKEN)
     crew.end(1)
@@ -189,3 +204,88 @@ def test_what_was_acked_meanwhile_is_not_moved(rig: Any) -> None:
     ((_, now),) = crew.move(3, held.fence)
     assert crew.ack(3, (now, 1, 3)).done == 3
     assert structs.asdict(crew.pull(3))["offset"] == 3
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_move_that_is_late_takes_nothing_back(rig: Any, there: bool) -> None:
+    """It was sent by the connection of before, and comes behind that by the next one."""
+    crew = Crew(rig)
+    held = crew.pull(1)
+    if not there:
+        crew.end(1)
+    ((_, now),) = crew.move(3, held.fence, number=2)
+    waits = m.Pull(crew.at, "crew", 1, 1 << 20, 60_000, LEASE_MS, offsets_only=True, token=TOKEN)
+    ahead = crew.pull(3, most=10)
+    number = rig.ask(3, waits)
+    rig.settle()
+    late = crew.answer_to_move(1 if there else 4, held.fence, ahead.fence, number=1)
+    assert (late.code, late.detail) == (StaleGrant.code, 0)
+    assert number not in dict(rig.replies[3]), "its pull waits"
+    assert crew.ack(3, (now, 0, 3), (ahead.fence, 3, 10)).late == ()
+
+
+def test_a_move_that_found_nothing_outruns_earlier_ones_too(rig: Any) -> None:
+    crew = Crew(rig)
+    assert crew.move(3, number=2) == ()
+    held = crew.pull(3)
+    assert crew.answer_to_move(4, held.fence, number=1).code == StaleGrant.code
+    assert crew.ack(3, (held.fence, 0, 3)).late == ()
+
+
+def test_numbers_of_moves_are_of_one_consumer(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1, token=OTHER)
+    crew.end(1)
+    crew.move(3, number=2)
+    assert len(crew.move(4, held.fence, token=OTHER, number=1)) == 1
+
+
+@pytest.mark.parametrize("how", ["nothing to move", "from a relay"])
+def test_who_goes_on_without_a_relay_keeps_nothing(rig: Any, how: str) -> None:
+    crew = Crew(rig)
+    if how == "from a relay":
+        held = crew.pull(1)
+        crew.end(1)
+        assert len(crew.move(3, held.fence)) == 1
+        assert span(crew.pull(3, relay=False)) == (3, 6)
+    else:
+        assert span(crew.pull(3, relay=False)) == (0, 3)
+        assert crew.move(3) == ()
+    crew.end(3)
+    again = crew.pull(2, token=b"")
+    assert (again.offset, again.attempts) == (0, 2)
+
+
+def test_what_is_held_without_a_relay_is_not_moved(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1, relay=False)
+    crew.move(1)
+    assert crew.move(3, held.fence) == ()
+    assert crew.ack(1, (held.fence, 0, 3)).late == ()
+
+
+@MODES
+def test_nobody_extends_by_the_number_of_before(rig: Any, mode: Mode) -> None:
+    crew = Crew(rig, mode)
+    held = crew.pull(1)
+    crew.end(1)
+    ((_, now),) = crew.move(3, held.fence, begun=[(0, 3)])
+    rig.tick(LEASE_MS - 1)
+    for session in (2, 3):
+        refused = crew.extend(session, held.fence)
+        assert (refused.code, refused.detail) == (StaleGrant.code, held.fence)
+    rig.tick(1)
+    assert span(crew.pull(2, token=b"")) == (0, 3), "its lease has ended"
+    assert crew.ack(3, (now, 0, 3)).late
+
+
+def test_a_lease_is_extended_by_the_number_of_now(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1)
+    crew.end(1)
+    ((_, now),) = crew.move(3, held.fence, begun=[(0, 3)])
+    rig.tick(LEASE_MS - 1)
+    assert isinstance(crew.extend(3, now), m.Extended)
+    rig.tick(1)
+    assert span(crew.pull(2, token=b"")) == (3, 6)
+    assert crew.ack(3, (now, 0, 3)).late == ()
