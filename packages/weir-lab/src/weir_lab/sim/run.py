@@ -54,9 +54,8 @@ from weir_lab.sim.workload import Domain, Workload
 logging.getLogger("weir").addHandler(logging.NullHandler())
 
 _DRAIN_WITHIN = 20 * SECOND
-#: A cluster may have to begin again, one message at a time, on disks that take their time; and a
-#: message of `weir sub` may wait for the end of a lease of 30 s.
-_CONSUME_WITHIN = 60 * SECOND
+#: A cluster may have to begin again, one message at a time, on disks that take their time.
+_CONSUME_WITHIN = 20 * SECOND
 #: So many flushes one behind the other a program may take to come to its end.
 _FLUSHES = 40
 #: Participants wait longer each time for who is slow.
