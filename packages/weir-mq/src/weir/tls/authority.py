@@ -207,7 +207,8 @@ class Authority:
         old = [one.name for one in self.issued() if one.ca != record.signs]
         if old:
             shown = ", ".join(old[:10])
-            raise BadAuthority(f"{len(old)} certificates are of the old CA, renew them: {shown}")
+            more = f" and {len(old) - 10:,} more" if len(old) > 10 else ""
+            raise BadAuthority(f"these are of the old CA, renew them: {shown}{more}")
         self._save(trusted=(record.signs,))
         return f"Carry {self.bundle} to all nodes and clients: the old CA is trusted no more"
 
