@@ -15,6 +15,7 @@ from array import array
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from weir.errors import WeirError
 from weir.model.limits import KIB, MIB
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     replicas: int = 1
     #: It begins once the disk is at rest, or after this long.
     rest_s: float = 0.0
+    tls: bool = False
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -88,6 +90,10 @@ class Result(msgspec.Struct, frozen=True):
     share_delivered: float
     #: What others used meanwhile, in cores.
     foreign_cores: float | None = None
+    tls: bool = False
+    #: Of a run by TLS, its medians less those of the run without before it.
+    tls_confirm_more_ms: float | None = None
+    tls_delivery_more_ms: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -134,8 +140,22 @@ async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
         corrupt=checker.corrupt,
         share_delivered=1 - checker.lost / settings.messages,
         foreign_cores=foreign.cores(),
+        tls=settings.tls,
     )
     return result, Samples(confirms, deliveries, syncs)
+
+
+def beside_plain(secure: Result, plain: Result) -> Result:
+    """Return a result by TLS with what its medians are above those of a run without."""
+    return replace(
+        secure,
+        tls_confirm_more_ms=_more(secure.confirm_p50_ms, plain.confirm_p50_ms),
+        tls_delivery_more_ms=_more(secure.delivery_p50_ms, plain.delivery_p50_ms),
+    )
+
+
+def _more(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 async def _lone(side: Side, settings: Settings) -> list[float]:

@@ -156,6 +156,10 @@ def latency(
     deadline: Annotated[str, typer.Option(help="Give up after this long.")] = "60s",
     rest: Rest = "40s",
     replicas: Replicas = 1,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Run it again by TLS, and say how much longer that takes."),
+    ] = False,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -165,21 +169,30 @@ def latency(
     This disk's own fdatasync of 4 KiB is timed in the same run, before and after the lone messages.
     """
     with usage("latency"):
+        from msgspec.structs import replace
+
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.runs import record as keep
-        from weir_lab.bench.latency import Settings, measure
+        from weir_lab.bench.latency import Settings, beside_plain, measure
+        from weir_lab.bench.sides.fleets import running_certified
         from weir_lab.bench.sides.own import running_own
 
         plan = Settings(
             lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)
         )
         plan.check()
+        plans = [plan, replace(plan, tls=True)] if tls else [plan]
     schema = "weir.bench.latency/1"
-    with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
-        result, samples = run(measure(side, plan))
-    keep(record, schema, plan, result, samples)
+    results: list[LatencyResult] = []
+    with stop_as_by_ctrl_c():
+        for plan in plans:
+            running = running_certified if plan.tls else running_own
+            with running(folder, replicas) as side:
+                result, samples = run(measure(side, plan))
+            results.append(beside_plain(result, results[0]) if plan.tls else result)
+            keep(record, schema, plan, results[-1], samples)
     finish(
-        schema, [plan], [result], "confirm_p50_ms", most=True, as_json=as_json, show=_show_latency
+        schema, plans, results, "confirm_p50_ms", most=True, as_json=as_json, show=_show_latency
     )  # fmt: skip
 
 
@@ -225,6 +238,8 @@ def _show_burst(result: BurstResult) -> None:
 def _show_latency(result: LatencyResult) -> None:
     from weir.cli.output import print_table
 
+    if result.tls:
+        print("by TLS:")
     print_table(
         ("MILLISECONDS", "p50", "p99", "p99.9"),
         [
@@ -234,3 +249,8 @@ def _show_latency(result: LatencyResult) -> None:
         ],
     )
     print(f"a lone confirm takes {result.over_fdatasync_ms:.3f} ms more than the disk's own sync")
+    if result.tls_confirm_more_ms is not None and result.tls_delivery_more_ms is not None:
+        print(
+            f"by TLS a lone confirm takes {result.tls_confirm_more_ms:.3f} ms more, a delivery "
+            f"{result.tls_delivery_more_ms:.3f} ms more"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir.model.limits import KIB
-from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, bench
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench
 
 OF_ACCESS = (
     Proof(
@@ -78,6 +78,8 @@ OF_LOGINS = (
         },
         Goal("confirmed", "=", 1),
         Goal("delivered", "=", 1),
+        # The second in which they come, and no more.
+        Goal("seconds, anybody", "≤", 1.05),
         Goal("seconds, by a proof", "≤", 1.5),
         Goal("seconds, by signed frames", "≤", 1.7),
         Goal("seconds, by TLS", "≤", 15),
@@ -136,11 +138,51 @@ OF_HANDSHAKES = (
         seconds=30,
     ),
     bench(
+        "timeliness-tls-set",
+        "The same on three nodes, whose links are by mutual TLS in the run by TLS",
+        "timeliness --tls --replicas 3",
+        {"by TLS, of plain": Figure("runs.1.tls_ratio")},
+        Goal("by TLS, of plain", "≥", 0.6),
+        seconds=40,
+    ),
+    bench(
+        "latency-tls",
+        "One message at a time, and then 1,000 a second, without TLS and with it, one after the "
+        "other: by how much the medians differ",
+        "latency --tls",
+        {
+            "lone confirm, ms more by TLS": Figure("runs.1.tls_confirm_more_ms"),
+            "delivery, ms more by TLS": Figure("runs.1.tls_delivery_more_ms"),
+            **{name: Figure(f"runs.*.{name}", highest=True) for name in WHOLE},
+        },
+        Goal("lone confirm, ms more by TLS", "≤", 0.2),
+        Goal("delivery, ms more by TLS", "≤", 0.2),
+        *NONE_LOST,
+        seconds=60,
+    ),
+    bench(
         "timeliness-closed",
         "One producer and one consumer, on an open node and then on a closed one, both without TLS",
         "timeliness --closed",
         {"closed, of open": Figure("runs.1.closed_ratio")},
         Goal("closed, of open", "≥", 0.97),
+        seconds=30,
+    ),
+    bench(
+        "tenants",
+        "A namespace publishes at a steady pace for 10 s, alone and then beside one that floods "
+        "the node by 16 connections and has a quota: what the first keeps of its rate, and what "
+        "the flood gets of its quota",
+        "tenants",
+        {
+            "kept of its rate": Figure("kept"),
+            "of the quota, by the flood": Figure("share"),
+            "p99 ms alone": Figure("alone.p99_ms"),
+            "p99 ms beside": Figure("beside.p99_ms"),
+        },
+        Goal("kept of its rate", "≥", 0.9),
+        Goal("of the quota, by the flood", "≥", 0.9),
+        Goal("of the quota, by the flood", "≤", 1.1),
         seconds=30,
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from weir_lab.bench.harness.runs import as_one, record
 from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.timeliness import Settings
 from weir_lab.proofs import run as proving
+from weir_lab.proofs.access import OF_ACCESS, OF_HANDSHAKES, OF_LOGINS
 from weir_lab.proofs.catalogue import PROOFS, TARGETS
 from weir_lab.proofs.claims import NONE_LOST, Figure, Proof, Target
 from weir_lab.proofs.ledger import Ledger, missed, shown
@@ -98,6 +99,13 @@ def test_figures_take_170_minutes_and_worlds_300_at_most() -> None:
     assert minutes["proof-worlds"] <= 300
 
 
+def test_rows_of_access_take_20_minutes_at_most() -> None:
+    ledger = Ledger(ROOT)
+    rows = (*OF_ACCESS, *OF_HANDSHAKES, *OF_LOGINS)
+    assert sum(ledger.seconds(proof) or 0 for proof in rows) <= 20 * 60
+    assert PROOFS["rotate"] not in selected("", "proof")
+
+
 def test_each_kind_of_world_is_played_a_thousand_times() -> None:
     swept = {
         proof.sweep.name: proof.sweep.seeds
@@ -138,6 +146,12 @@ def test_every_row_has_a_goal_in_figures_of_its_own() -> None:
         ("compare-latency", "times the best that syncs", "≥", 1),
         ("compare-latency", "weir: ms to a lone confirm, median", "≤", 0.75),
         ("latency", "ms over fdatasync", "≤", 0.3),
+        ("latency-tls", "lone confirm, ms more by TLS", "≤", 0.2),
+        ("latency-tls", "delivery, ms more by TLS", "≤", 0.2),
+        ("timeliness-tls-set", "by TLS, of plain", "≥", 0.6),
+        ("tenants", "kept of its rate", "≥", 0.9),
+        ("tenants", "of the quota, by the flood", "≤", 1.1),
+        ("burst-logins", "seconds, anybody", "≤", 1.05),
         ("journey", "publish_calls", "≤", 350),
         ("journey", "publish_files", "≤", 45),
         ("journey", "publish_changes", "≤", 350),

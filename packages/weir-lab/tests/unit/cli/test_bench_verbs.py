@@ -60,6 +60,15 @@ def test_latency_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"confirm_p50_ms", "delivery_p99_ms", "fdatasync_p50_ms"} <= found.keys()
 
 
+def test_latency_by_tls_says_how_much_longer_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--lone", "10", "--rate", "100", "--seconds", "100ms", "--rest", "0s", "--tls")
+    plain, secure = measured(capsys, "latency", *words)["runs"]
+    assert (plain["tls"], plain["tls_confirm_more_ms"], secure["tls"]) == (False, None, True)
+    for kind in ("confirm", "delivery"):
+        more = secure[f"{kind}_p50_ms"] - plain[f"{kind}_p50_ms"]
+        assert secure[f"tls_{kind}_more_ms"] == pytest.approx(more)
+
+
 def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "burst", "--devices", "3", "--over", "50ms", "--rest", "0s"]) == 0
     assert "3 devices: last confirm after 0." in capsys.readouterr().out

@@ -56,9 +56,7 @@ def running_for(
         with running_own(folder, replicas) as own:
             yield own
     elif auth == "tls":
-        with certified_nodes(folder, replicas) as certified:
-            own = Own(certified.nodes, replicas, certified.url)
-            own.login = Login(auth, ca=certified.files(mutual=False).ca)
+        with running_certified(folder, replicas) as own:
             yield own
     else:
         with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name:
@@ -72,3 +70,14 @@ def running_for(
             settings = {**QUIET, "WEIR__ACCESS__KEY_FILE": str(key_file)}
             with running_set(place, replicas, settings=settings) as nodes:
                 yield Fleets(nodes, replicas, auth, devices, tags)
+
+
+@contextmanager
+def running_certified(folder: str | None, replicas: int) -> Iterator[Own]:
+    """Run a node, or a set of them with links by mutual TLS, whose clients and devices come by
+    TLS.
+    """
+    with certified_nodes(folder, replicas) as certified:
+        own = Own(certified.nodes, replicas, certified.url)
+        own.login = Login("tls", ca=certified.files(mutual=False).ca)
+        yield own
