@@ -1,5 +1,6 @@
-"""Random and damaged input before and behind authentication: logins, signed frames, TLS, and whole
-sessions of a closed broker, to which nobody may get in by it.
+"""Random and damaged input before and behind authentication: logins, tokens, signed frames, TLS,
+sessions of a closed broker to which nobody may get in by it, and sessions behind a login, to which
+a user may do no more by it than its rules say.
 
     python packages/weir-mq/tests/fuzz/fuzz_access.py --seeds 1            # 10,000 inputs each
     python packages/weir-mq/tests/fuzz/fuzz_access.py --seed 7 --seeds 100 --only signed
@@ -24,27 +25,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from fuzz_dialects import READERS, Dice  # noqa: E402  # beside this file, as a script finds it
 
-from rigs.access import close_access  # noqa: E402
+from rigs.access import be, close_access, give, rule  # noqa: E402
 from rigs.broker_rig import FakeTime, Rig  # noqa: E402
 from rigs.certificates import TestCa  # noqa: E402
+from rigs.shards import catalog_of  # noqa: E402
 from rigs.tls_wires import End, ends  # noqa: E402
 from weir.access.credentials import derive_key, make_verifier  # noqa: E402
 from weir.access.devices import FrameKeys  # noqa: E402
 from weir.access.scram import ScramClient, ScramProof, ScramServer, parse_first  # noqa: E402
+from weir.access.signatures import PrivateKey  # noqa: E402
+from weir.access.tokens import (  # noqa: E402
+    Claims,
+    Issuer,
+    issue_token,
+    read_jwks,
+    write_jwks,
+)
 from weir.broker.api import events as ev  # noqa: E402
 from weir.broker.api.settings import ShardSettings  # noqa: E402
-from weir.errors import NotAuthenticated, RemoteProtocolError  # noqa: E402
+from weir.errors import BadRequest, NotAuthenticated, RemoteProtocolError  # noqa: E402
 from weir.model.topic import RESERVED_NAMESPACE  # noqa: E402
 from weir.protocol import device as d  # noqa: E402
 from weir.protocol.client import messages as m  # noqa: E402
 from weir.protocol.client.access import LoginStep  # noqa: E402
-from weir.protocol.client.codec import ClientStream  # noqa: E402
-from weir.protocol.device import DeviceStream  # noqa: E402
+from weir.protocol.client.codec import ClientStream, encode_request  # noqa: E402
+from weir.protocol.device import Delivery, DeviceStream  # noqa: E402
 from weir.protocol.proof import FrameSigner  # noqa: E402
 from weir.testing.simulator.disk import SimDisk  # noqa: E402
 from weir.tls.files import client_context, server_tls  # noqa: E402
@@ -54,6 +67,9 @@ OF_A_SEED = 10_000
 _PASSWORD, _NONCE = "a password", "n" * 24
 _SALT = bytes(range(16))
 _KEY = derive_key(_PASSWORD, _SALT, 4_096)
+_NOW = 1_800_000_000.0
+#: What the topic holds that nobody may read.
+_HIDDEN = b"a value that is hidden"
 _KEYS = FrameKeys(b"d" * 32, b"b" * 32)
 
 Fuzzer = Callable[[random.Random, int, Counter[str]], None]
@@ -206,6 +222,149 @@ def fuzz_sessions(dice: random.Random, count: int, found: Counter[str]) -> None:
     assert [one.name for one in topics if one.namespace != RESERVED_NAMESPACE] == ["t"]
 
 
+def fuzz_insiders(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Send damaged requests in sessions of a user who may publish to one topic, several a session:
+    nothing of another topic comes back, and nothing is changed but that topic.
+    """
+    inside = _Inside()
+    clients = Dice(dice.getrandbits(32), inside.frames, 4, "little", False)
+    devices = Dice(dice.getrandbits(32), inside.device_frames, 1, "big", True)
+    rig, left, session = inside.rig, count, 10
+    while left > 0:
+        session += 1
+        is_device = dice.random() < 0.4
+        inside.log_in(session, is_device)
+        stream: Any = DeviceStream() if is_device else ClientStream()
+        frames = inside.device_frames if is_device else inside.frames
+        for _ in range(dice.randrange(1, 12)):
+            left -= 1
+            # What is whole must be refused as well, and what it may do is done.
+            data = dice.choice(frames)
+            if dice.random() < 0.7:
+                data = (devices if is_device else clients).roll()
+            try:
+                rig.handle(ev.Received(session, [*stream.receive(data)]))
+            except RemoteProtocolError:
+                found["broken"] += 1
+                break
+            rig.settle()
+        for _, reply in rig.replies.pop(session, ()):
+            found["refused" if isinstance(reply, m.Refusal) else "whole"] += 1
+            inside.check(reply)
+        for one in rig.device_replies.pop(session, ()):
+            found["refused" if one.code else "whole"] += 1
+            assert not isinstance(one.content, Delivery), one
+        rig.handle(ev.Closed(session))
+        rig.forget(session)
+        rig.others.clear()
+    inside.check_all()
+
+
+class _Inside:
+    """A closed broker with a topic that a user may publish to, one that it may do nothing with, and
+    an administrator.
+    """
+
+    def __init__(self) -> None:
+        settings = ShardSettings(secret_bytes=lambda size: b"s" * size)
+        self.rig = rig = Rig(SimDisk(random.Random(1)), FakeTime(), settings, 1 << 20)
+        rig.connect(1)
+        own, other = rig.topic(1, "own"), rig.topic(1, "other")
+        grant = rig.answer(1, m.OpenProducer())
+        rig.answer(1, rig.batch(other, grant, 0, _HIDDEN))
+        close_access([rig.shard])
+        self._access = catalog_of(rig.shard).access
+        right = rule("publish", "topic", "default/own")
+        self._principal = give(self._access, "default/ann", right)
+        be(rig.shard, 1, give(self._access, "default/boss", admin=True))
+        self._other = other
+        self._before = self._state()
+        self.log_in(2)
+        mine = rig.answer(2, m.OpenProducer())
+        asked = [
+            m.CreateTopic("new"), m.ListTopics(), m.OpenProducer(),
+            *(m.DescribeTopic(one.name) for one in (own, other)),
+            m.ListOffsets(groups=[one.addresses[0].group for one in (own, other)]),
+            *(m.Fetch(one.addresses[0], 0, 1 << 16) for one in (own, other)),
+            *(m.OpenCluster(one.addresses[0], "crew", "shared") for one in (own, other)),
+            *(rig.batch(one, mine, number, b"%d" % number) for one in (own, other)
+              for number in range(3)),
+        ]  # fmt: skip
+        self.frames = [b"".join(encode_request(one, 7)) for one in asked]
+        self.frames += READERS["client"][1]
+        self.device_frames = [
+            *(d.subscribe(2, "crew", topic, 0, 5_000, 4) for topic in ("own", "other")),
+            *(d.publish(number, _HIDDEN[:4], number) for number in range(3)),
+            d.pull(3, 9, 0), *READERS["device"][1],
+        ]  # fmt: skip
+        rig.handle(ev.Closed(2))
+
+    def log_in(self, session: int, is_device: bool = False) -> None:
+        """Open a session of the user, or of a device that has its rights."""
+        rig = self.rig
+        rig.replies[session] = []
+        if is_device:
+            rig.expects_device(session)
+        rig.handle(ev.Opened(session))
+        be(rig.shard, session, self._principal)
+        if is_device:
+            rig.device(session, d.hello(session, 1, "own"))
+            assert rig.device_replies[session].pop().code == 0
+            return
+        assert isinstance(self.rig.answer(session, m.Hello("test")), m.Welcome)
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what the user may not change."""
+        topics = self.rig.shard.topics.catalog.topics("")
+        (other,) = [one for one in topics if one.name == "other"]
+        fetched = self.rig.answer(1, m.Fetch(self._other.addresses[0], 0, 1 << 16))
+        assert isinstance(fetched, m.Fetched), fetched
+        names = [one.name for one in topics if one.namespace != RESERVED_NAMESPACE]
+        return names, other, self._access.version, self._access.mode, fetched.next_offset
+
+    def check(self, reply: m.Reply) -> None:
+        """Raise `AssertionError` for a reply that tells of the other topic."""
+        assert _HIDDEN not in repr(reply).encode(), reply
+        told = [reply] if isinstance(reply, m.TopicInfo) else []
+        told += reply.topics if isinstance(reply, m.TopicList) else []
+        told += reply.topics if isinstance(reply, m.OffsetList) else []
+        assert {one.name for one in told} <= {"own"}, reply
+        assert not isinstance(reply, m.Fetched | m.FetchedChunks), reply
+
+    def check_all(self) -> None:
+        """Raise `AssertionError` if the user has changed what it may not."""
+        assert self._state() == self._before, (self._state(), self._before)
+
+
+def fuzz_tokens(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Damage tokens, and the keys that an issuer publishes: a token is taken only as it was signed,
+    and keys are read or refused.
+    """
+    key = PrivateKey(_pem(dice))
+    issuer = Issuer("weir", "set-1", [key.public("one")])
+    claims = Claims("weir", "shop/ann", ("set-1",), _NOW + 600, issued=_NOW)
+    token, jwks = issue_token(key, "one", claims), write_jwks(issuer.keys)
+    meant = issuer.verify(token, _NOW)
+    for _ in range(count):
+        try:
+            if dice.random() < 0.5:
+                read_jwks(damaged(dice, jwks))
+            else:
+                sent = damaged(dice, token) if dice.random() < 0.9 else token
+                assert issuer.verify(sent, _NOW) == meant, f"a damaged token was taken: {sent!r}"
+            found["whole"] += 1
+        except (NotAuthenticated, BadRequest):
+            found["refused"] += 1
+
+
+def _pem(dice: random.Random) -> bytes:
+    return ed25519.Ed25519PrivateKey.from_private_bytes(dice.randbytes(32)).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
 def fuzz_tls(dice: random.Random, count: int, found: Counter[str]) -> None:
     """Damage what a client writes before, in and behind a handshake: the connection ends, and what
     comes out above is what was said, up to the damage.
@@ -243,7 +402,9 @@ FUZZERS: dict[str, tuple[Fuzzer, int]] = {
     "logins": (fuzz_logins, 1),
     "challenges": (fuzz_challenges, 1),
     "signed": (fuzz_signed, 1),
+    "tokens": (fuzz_tokens, 10),
     "sessions": (fuzz_sessions, 4),
+    "insiders": (fuzz_insiders, 10),
     "tls": (fuzz_tls, 50),
 }
 

@@ -6,7 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from random import Random
+
+import pytest
+
+from weir.broker.metadata.security.rules import Rule
 
 FUZZER = Path(__file__).with_name("fuzz_dialects.py")
 OF_ACCESS = Path(__file__).with_name("fuzz_access.py")
@@ -35,9 +42,20 @@ def test_nobody_gets_in_by_chance() -> None:
     told = json.loads(found.stdout)
     assert told["crashes"] == 0
     assert told["by_fuzzer"] == {
-        "logins": 4_000, "challenges": 4_000, "signed": 4_000, "sessions": 1_000, "tls": 80,
+        "logins": 4_000, "challenges": 4_000, "signed": 4_000, "tokens": 400, "sessions": 1_000,
+        "insiders": 400, "tls": 80,
     }  # fmt: skip
     for name in told["by_fuzzer"]:
         assert told["outcomes"][f"{name} refused"] > 0, "there is no damage"
-    for name in ("logins", "challenges", "signed", "tls"):
+    for name in ("logins", "challenges", "signed", "tokens", "insiders", "tls"):
         assert told["outcomes"][f"{name} whole"] > 0, "the damage is too heavy to find anything"
+
+
+@pytest.mark.parametrize("verb", ["read", "describe", "publish"])
+def test_a_user_who_may_do_more_is_found(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(OF_ACCESS.parent)
+    fuzz_access = import_module("fuzz_access")
+    more = Rule(("publish", verb), "topic", "default/o", True)
+    monkeypatch.setattr(fuzz_access, "rule", lambda *_: more)
+    with pytest.raises(AssertionError):
+        fuzz_access.fuzz_insiders(Random(1), 1_000, Counter())

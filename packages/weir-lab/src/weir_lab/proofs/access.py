@@ -187,12 +187,13 @@ OF_HANDSHAKES = (
     ),
 )  # fmt: skip
 
-#: What `make proof-worlds` plays of it, in windows of seeds.
+#: What `make proof-parts` plays of it, in windows of seeds.
 OF_ACCESS_SEEDS = (
     Proof(
         "fuzz-access",
-        "100,000,000 damaged inputs before and behind authentication: logins, signed frames, TLS, "
-        "and sessions of a closed broker, to which nobody gets in",
+        "100,000,000 damaged inputs before and behind authentication: logins, tokens, signed "
+        "frames, TLS, sessions of a closed broker, to which nobody gets in, and sessions of a user "
+        "and of devices, to whom nothing is given that they have no right to",
         ("python", "packages/weir-mq/tests/fuzz/fuzz_access.py", "--seed", "{SEED}",
          "--seeds", "{SEEDS}"),
         {
@@ -208,6 +209,6 @@ OF_ACCESS_SEEDS = (
             Goal("KiB more memory, most", "≤", 4_096),
         ),
         sweep=Sweep("fuzz-access", 3_100, at_once=2),
-        seconds=2_150,
+        seconds=2_550,
     ),
 )  # fmt: skip
