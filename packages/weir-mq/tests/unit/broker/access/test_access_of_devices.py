@@ -118,7 +118,9 @@ def codes(replies: list[d.DeviceReply]) -> list[int]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["open", "watch", "closed"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_hub_may_do_what_its_fleet_may(rig: Any, way: str, mode: str, role: str) -> None:
+def test_a_hub_may_do_what_its_fleet_may(
+    rig: Any, way: str, mode: str, role: str, tell: Callable[..., None]
+) -> None:
     rules, publishes, subscribes = ROLES[role]
     access = catalog_of(rig.shard).access
     set_mode(access, "open")
@@ -131,6 +133,7 @@ def test_a_hub_may_do_what_its_fleet_may(rig: Any, way: str, mode: str, role: st
     elif way == "hub":
         publishes = subscribes = False  # whatever fleets may
     code = begin(rig, 50, way)
+    tell(cases=1, refused=int(not publishes), bypasses=int(code == 0 and not publishes))
     assert (code in REFUSED, code == 0) == (not publishes, publishes)
     if way in ("hub", "fleet"):
         look_at_subscriptions(rig, publishes, subscribes)
