@@ -80,7 +80,7 @@ proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=
 	$(PROOF)
 
 .PHONY: proof-parts
-proof-parts: $(STAMP) ## Attack parts of the broker without a node; STALE=1 for some
+proof-parts: $(STAMP) ## Attack parts of the broker, play worlds with users; STALE=1 for some
 	$(PROOF)
 
 .PHONY: proof-peers

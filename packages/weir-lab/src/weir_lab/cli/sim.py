@@ -45,6 +45,9 @@ def run(
             help="What is played: a name of weir_lab.sim.shape.SHAPES. Seeds draw it if none."
         ),
     ] = None,
+    scenario: Annotated[
+        str, typer.Option(help="Play this alone: users, log, tails or killers.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then without, judged by what clients saw.
@@ -55,11 +58,15 @@ def run(
     """
     from weir.cli.output import hint, print_table, progress
     from weir_lab.cli.measured import print_measured
-    from weir_lab.sim.run import run_many
+    from weir_lab.sim.run import SCENARIOS, run_many
     from weir_lab.sim.shape import SHAPES
 
     if shape is not None and shape not in SHAPES:
         raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
+    if scenario and (scenario not in SCENARIOS or shape is not None):
+        raise typer.BadParameter(
+            f"there are {', '.join(SCENARIOS)}, which have no shape", param_hint="--scenario"
+        )
     _check_libraries()
 
     began = time.monotonic()
@@ -68,7 +75,7 @@ def run(
     failed = []
     worlds_of: Counter[str] = Counter()
     with progress("seeds", seeds) as show:
-        for outcome in run_many(seed, seeds, SHAPES[shape] if shape else None, jobs):
+        for outcome in run_many(seed, seeds, SHAPES[shape] if shape else None, jobs, scenario):
             faults += outcome.faults
             operations += outcome.operations
             violations += len(outcome.violations)
@@ -81,7 +88,7 @@ def run(
                 typer.echo(outcome.report(), err=True)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        settings = {"seed": seed, "shape": shape, "jobs": jobs}
+        settings = {"seed": seed, "shape": shape, "scenario": scenario, "jobs": jobs}
         results = {
             "seeds": done,
             "faults": faults,
@@ -98,6 +105,7 @@ def run(
         columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
         print_table(columns, [(done, faults, operations, violations, seconds)])
         words = f"--shape {shape} " if shape else ""
+        words += f"--scenario {scenario} " if scenario else ""
         again = f"Again: weir sim run {words}--seed {failed[0]} --seeds 1" if failed else ""
         hint(again or "Next: weir sim mutants")
     if failed:

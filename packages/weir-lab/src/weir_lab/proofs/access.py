@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir.model.limits import KIB
-from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench, tests
 
 OF_ACCESS = (
     Proof(
@@ -37,6 +37,23 @@ OF_ACCESS = (
         {"planted": Figure("planted"), "caught": Figure("caught", over="planted")},
         (Goal("planted", "≥", 25), Goal("caught", "=", 1)),
         seconds=240,
+    ),
+    tests(
+        "access-table",
+        "Every request of clients and devices, by each kind of role, path and mode, and every way "
+        "by which users come, with all that it needs and with less: who gets what no rule allows",
+        "packages/weir-mq/tests/unit/broker/access/test_access_table.py "
+        "packages/weir-mq/tests/unit/broker/access/test_access_of_devices.py "
+        "packages/weir-mq/tests/unit/client/test_access_of_paths.py",
+        {
+            "cases": Figure("cases"),
+            "to be refused": Figure("refused"),
+            "bypasses": Figure("bypasses"),
+        },
+        Goal("cases", "≥", 5_000),
+        Goal("to be refused", "≥", 1_000),
+        Goal("bypasses", "=", 0),
+        seconds=120,
     ),
 )
 
@@ -189,6 +206,29 @@ OF_HANDSHAKES = (
 
 #: What `make proof-parts` plays of it, in windows of seeds.
 OF_ACCESS_SEEDS = (
+    Proof(
+        "access-worlds",
+        "300 worlds of three nodes with users, to whom rights are given and from whom they are "
+        "taken under faults, while a node is cut off, and with an audit: nobody is served what was "
+        "taken away, and nobody is refused what was kept",
+        ("weir", "sim", "run", "--scenario", "users", "--seed", "{SEED}", "--seeds", "{SEEDS}",
+         "--jobs", "2", "--json"),
+        {
+            **{one: Figure(one) for one in ("seeds", "faults", "operations", "violations")},
+            "worlds of Authorized": Figure("worlds_of.Authorized"),
+            "worlds of Audited": Figure("worlds_of.Audited"),
+        },
+        (
+            Goal("seeds", "=", 300),
+            Goal("faults", "≥", 2_000),
+            Goal("operations", "≥", 60_000),
+            Goal("violations", "=", 0),
+            Goal("worlds of Authorized", "≥", 290),
+            Goal("worlds of Audited", "≥", 90),
+        ),
+        sweep=Sweep("access-worlds", 300, step=30),
+        seconds=1_200,
+    ),
     Proof(
         "fuzz-access",
         "100,000,000 damaged inputs before and behind authentication: logins, tokens, signed "

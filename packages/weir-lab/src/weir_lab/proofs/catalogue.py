@@ -380,8 +380,9 @@ TARGETS = (
     ),
     Target(
         "proof-parts",
-        "attacks parts of the broker without a node: decoders, logs and the records of clusters",
-        75,
+        "attacks parts of the broker without a node: decoders, logs and the records of clusters; "
+        "and plays worlds with users",
+        100,
         (*OF_PARTS, *OF_ACCESS_SEEDS),
     ),
     Target(

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from weir.testing.simulator.world import SECOND
+from weir_lab.sim.outcome import USERS
 from weir_lab.sim.shape import SHAPES, Shape
 
 #: How many of 100 worlds have each shape, with what is drawn beside.
@@ -59,7 +60,13 @@ _REPLACED = 0.2
 _ASTRAY = 0.54
 _ONE_ASTRAY = 8 * SECOND
 #: In how many worlds each scenario is played that needs no world, beside it.
-_SCENARIOS: tuple[tuple[float, str], ...] = ((1.0, "log"), (1.0, "tails"), (0.15, "killers"))
+#: A world with users takes ten times as long as others do; most are played by `--scenario users`.
+_SCENARIOS: tuple[tuple[float, str], ...] = (
+    (1.0, "log"),
+    (1.0, "tails"),
+    (0.15, "killers"),
+    (0.01, USERS),
+)
 #: Each draws other dice than a world of the same seed does.
 _SHAPE_DRAWS = 0x5348415045
 _BESIDE_DRAWS = 0x48414E444C45

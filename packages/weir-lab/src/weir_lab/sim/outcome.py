@@ -9,6 +9,8 @@ from weir_lab.sim.shape import SHAPES, Shape
 
 #: The promise that an exception breaks which nobody expected.
 CRASH = "Crash"
+#: What `weir sim run --scenario` calls the worlds with users.
+USERS = "users"
 _BROKEN_MAX = 20
 
 
@@ -33,6 +35,8 @@ class Outcome:
     promises: frozenset[str] = frozenset()
     #: Whether the seed drew the shape.
     is_drawn: bool = False
+    #: The scenario that was played instead of a world of a shape; empty if none.
+    scenario: str = ""
 
     def beside(self, other: Outcome) -> Outcome:
         """Return what became of a world and of a scenario beside it; operations and faults are
@@ -43,6 +47,7 @@ class Outcome:
             violations=self.violations + other.violations,
             trace_hash=f"{self.trace_hash}-{other.trace_hash}",
             seconds=self.seconds + other.seconds,
+            promises=self.promises | other.promises,
         )
 
     def report(self) -> str:
@@ -69,6 +74,8 @@ class Outcome:
         """What to type to see it again."""
         if self.is_drawn:
             return f"weir sim run --seed {self.seed} --seeds 1"
+        if self.scenario:
+            return f"weir sim run --scenario {self.scenario} --seed {self.seed} --seeds 1"
         for name, shape in SHAPES.items():
             if shape == self.shape:
                 return f"weir sim run --shape {name} --seed {self.seed} --seeds 1"

@@ -35,7 +35,7 @@ from weir_lab.sim.checkers.exercised import promises_tested
 from weir_lab.sim.checkers.judge import LIVE_WITHIN, violations
 from weir_lab.sim.distribution import drawn, scenarios
 from weir_lab.sim.history import History, record_of
-from weir_lab.sim.outcome import CRASH, Outcome
+from weir_lab.sim.outcome import CRASH, USERS, Outcome
 from weir_lab.sim.programs.program import TOPIC, Client
 from weir_lab.sim.programs.publishers.scatterers import all_decided, highest_given, highest_stamp
 from weir_lab.sim.programs.scene import Scene
@@ -47,7 +47,8 @@ from weir_lab.sim.scenarios.killers import play_killers
 from weir_lab.sim.scenarios.lone_log import play_log
 from weir_lab.sim.scenarios.lost_tails import play_tails
 from weir_lab.sim.scenarios.plots import Plot
-from weir_lab.sim.shape import Shape, machine
+from weir_lab.sim.scenarios.users import play_users
+from weir_lab.sim.shape import NODE, Shape, machine
 from weir_lab.sim.workload import Domain, Workload
 
 #: What fails in a world is not told to whoever plays it: relays there log as they do elsewhere.
@@ -79,10 +80,11 @@ _PLOTS: dict[str, type[Plot]] = {
 #: So long a clock is wrong that all hear of it, before that and afterwards.
 _ONE_ASTRAY = FaultPlan((3 * SECOND, 4 * SECOND), kinds=("astray",))
 #: What is played beside a drawn world, and needs none.
-_SCENARIOS: dict[str, Callable[[int, Shape], Outcome]] = {
+SCENARIOS: dict[str, Callable[[int, Shape], Outcome]] = {
     "log": play_log,
     "tails": play_tails,
     "killers": play_killers,
+    USERS: play_users,
 }
 
 
@@ -363,7 +365,7 @@ def run_drawn(seed: int) -> Outcome:
     """Play one seed in the shape that it draws, and the scenarios beside, and judge it."""
     found = replace(run_seed(seed, shape := drawn(seed)), is_drawn=True)
     for name in scenarios(seed):
-        found = found.beside(_SCENARIOS[name](seed, shape))
+        found = found.beside(SCENARIOS[name](seed, shape))
     return found
 
 
@@ -422,13 +424,23 @@ def run_seeds(first: int, count: int, shape: Shape | None = None) -> Iterator[Ou
         yield run_seed(seed, shape)
 
 
-def run_many(first: int, count: int, shape: Shape | None, jobs: int) -> Iterator[Outcome]:
+def run_scenario(seed: int, name: str) -> Outcome:
+    """Play one of SCENARIOS alone, and judge it."""
+    with _no_collection():
+        return replace(SCENARIOS[name](seed, NODE), scenario=name)
+
+
+def run_many(
+    first: int, count: int, shape: Shape | None, jobs: int, scenario: str = ""
+) -> Iterator[Outcome]:
     """Play `count` seeds from `first` on in `jobs` processes; outcomes come in the seeds' order.
 
-    Without a shape each is played in the one that it draws.
+    Without a shape each is played in the one that it draws; with a scenario that alone is played.
     """
     seeds = range(first, first + count)
-    play = run_drawn if shape is None else partial(run_seed, shape=shape)
+    play: Callable[[int], Outcome] = run_drawn if shape is None else partial(run_seed, shape=shape)
+    if scenario:
+        play = partial(run_scenario, name=scenario)
     if jobs == 1:
         yield from map(play, seeds)
         return

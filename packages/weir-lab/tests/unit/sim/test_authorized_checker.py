@@ -16,6 +16,7 @@ def test_what_begins_behind_the_answer_is_a_violation() -> None:
     kept.lose(ann, 2.0, reached_all=True)
     kept.serve(ann, "write", 1.9, 2.5)  # it was under way
     assert (kept.found, kept.losses, ann.is_right) == ([], 1, False)
+    assert kept.is_tested
     kept.serve(ann, "write", 2.1, 2.2)
     assert [promise for promise, _ in kept.found] == ["Authorized"]
     assert "ann did write of 2.100000" in kept.found[0][1]
@@ -35,7 +36,7 @@ def test_a_loss_that_some_shards_did_not_hear_of_counts_from_the_end_on() -> Non
     kept = history(ann)
     kept.lose(ann, 2.0, reached_all=False)
     kept.serve(ann, "read", 2.5, 2.6)
-    assert (kept.found, kept.losses) == ([], 0)
+    assert (kept.found, kept.losses, kept.is_tested) == ([], 0, False)
     kept.settle(9.0)
     kept.serve(ann, "read", 9.5, 9.6)
     assert len(kept.found) == 1

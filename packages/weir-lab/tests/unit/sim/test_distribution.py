@@ -10,7 +10,7 @@ import pytest
 from weir.testing.simulator.world import MS
 from weir_lab.sim import run
 from weir_lab.sim.distribution import DRAWN, drawn, scenarios
-from weir_lab.sim.outcome import Outcome
+from weir_lab.sim.outcome import USERS, Outcome
 from weir_lab.sim.run import run_drawn, run_seed
 from weir_lab.sim.shape import NODE, SET, SHAPES, Shape
 
@@ -55,6 +55,11 @@ def test_what_goes_beside_is_drawn_often_enough() -> None:
     assert all(count >= LEAST * len(SEEDS) for count in found.values()), found
 
 
+def test_users_are_drawn_in_a_world_of_a_hundred() -> None:
+    count = sum(USERS in scenarios(seed) for seed in SEEDS)
+    assert 0.005 * len(SEEDS) < count < 0.015 * len(SEEDS)
+
+
 def test_what_goes_beside_is_drawn_independently() -> None:
     both = sum(bool(one.apps[0] and one.sunk[0]) for one in map(drawn, SEEDS))
     assert both > 0.05 * len(SEEDS)
@@ -63,14 +68,16 @@ def test_what_goes_beside_is_drawn_independently() -> None:
 def test_scenarios_are_judged_beside_a_world(monkeypatch: pytest.MonkeyPatch) -> None:
     def play(seed: int, shape: Shape) -> Outcome:
         said = [("Durable", f"planted in {seed}")]
-        return Outcome(seed, shape, "", 1, 1, said, "feed", 2.0, 0.0)
+        promises = frozenset({"Planted"})
+        return Outcome(seed, shape, "", 1, 1, said, "feed", 2.0, 0.0, promises=promises)
 
-    monkeypatch.setattr(run, "_SCENARIOS", dict.fromkeys(("log", "tails", "killers"), play))
+    monkeypatch.setattr(run, "SCENARIOS", dict.fromkeys(run.SCENARIOS, play))
     seed = next(seed for seed in SEEDS if len(drawn(seed).shipped) == 1 and drawn(seed).nodes == 1)
     alone, found = run_seed(seed, drawn(seed)), run_drawn(seed)
     played = len(scenarios(seed))
     assert found.violations == [("Durable", f"planted in {seed}")] * played
     assert found.trace_hash == "-".join([alone.trace_hash, *["feed"] * played])
+    assert found.promises == alone.promises | {"Planted"}
     assert (found.operations, found.faults) == (alone.operations, alone.faults)
     assert found.replay == f"weir sim run --seed {seed} --seeds 1"
 

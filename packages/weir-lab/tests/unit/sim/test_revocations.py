@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rigs.drawn_mutants import cases
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import ACCESS, hunt
+from weir_lab.sim.run import run_scenario
 from weir_lab.sim.scenarios.audited_changes import AuditedRealm
 from weir_lab.sim.scenarios.revocations import play_revocations
 from weir_lab.sim.shape import NODE
@@ -18,6 +21,13 @@ def test_nobody_is_served_what_was_taken_from_them() -> None:
     assert not broken, "\n\n".join(broken)
     assert all(one.operations > 200 for one in outcomes)
     assert sum(one.faults for one in outcomes) > 5
+    assert all("Authorized" in one.promises for one in outcomes)
+
+
+def test_a_world_that_broke_its_promise_is_played_again_by_what_it_says() -> None:
+    found = replace(run_scenario(1, "users"), violations=[("Authorized", "said")])
+    assert found.replay == "weir sim run --scenario users --seed 1 --seeds 1"
+    assert "Authorized" in found.promises
 
 
 def test_everything_is_tried_and_each_change_is_in_the_audit_topic_once() -> None:

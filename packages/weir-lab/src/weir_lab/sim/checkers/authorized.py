@@ -58,6 +58,11 @@ class AccessHistory:
     #: How many losses were answered with the time by which shards stop that were not reached.
     bounded: int = 0
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether something was taken away of which somebody could have been served too much."""
+        return self.losses + self.bounded > 0
+
     def serve(self, account: Account, what: str, began: float, now: float) -> None:
         """An account was served now something that began, or was published, at `began`."""
         self.served += 1

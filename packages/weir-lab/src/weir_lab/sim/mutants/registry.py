@@ -20,10 +20,8 @@ from weir_lab.sim.mutants import (
 )
 from weir_lab.sim.mutants.planting import Mutant, all_in
 from weir_lab.sim.outcome import Outcome
-from weir_lab.sim.scenarios.audited_changes import play_audited_changes
-from weir_lab.sim.scenarios.cut_off_shards import play_cut_off_shards
 from weir_lab.sim.scenarios.filters import play_filters
-from weir_lab.sim.scenarios.revocations import play_revocations
+from weir_lab.sim.scenarios.users import PLAYS
 
 _WRITTEN: tuple[Mutant, ...] = tuple(
     mutant
@@ -43,14 +41,12 @@ _WRITTEN: tuple[Mutant, ...] = tuple(
     for mutant in all_in(vars(module))
 )
 
-_OF_USERS = play_revocations, play_cut_off_shards, play_audited_changes
-
 #: Of access: tests of their own play a few worlds each, for a world of users takes seconds.
-ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play in _OF_USERS)
+ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play in PLAYS)
 #: Of readers and clusters with tags, as of access.
 FILTERS = tuple(mutant for mutant in _WRITTEN if mutant.play is play_filters)
 #: All others.
-MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play not in (*_OF_USERS, play_filters))
+MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play not in (*PLAYS, play_filters))
 
 #: Those with which a seed is kept.
 KEPT: tuple[Mutant, ...] = tuple(mutant for mutant in MUTANTS if mutant.is_kept)
