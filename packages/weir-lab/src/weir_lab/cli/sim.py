@@ -34,6 +34,19 @@ def _check_libraries() -> None:
         deflate(kind, b"")
 
 
+def _check_names(shape: str | None, scenario: str) -> None:
+    """Raise `BadParameter` for a shape or a scenario that there is not, or both."""
+    from weir_lab.sim.run import SCENARIOS
+    from weir_lab.sim.shape import SHAPES
+
+    if shape is not None and shape not in SHAPES:
+        raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
+    if scenario and (scenario not in SCENARIOS or shape is not None):
+        raise typer.BadParameter(
+            f"there are {', '.join(SCENARIOS)}, which have no shape", param_hint="--scenario"
+        )
+
+
 @app.command()
 def run(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
@@ -58,15 +71,10 @@ def run(
     """
     from weir.cli.output import hint, print_table, progress
     from weir_lab.cli.measured import print_measured
-    from weir_lab.sim.run import SCENARIOS, run_many
+    from weir_lab.sim.run import run_many
     from weir_lab.sim.shape import SHAPES
 
-    if shape is not None and shape not in SHAPES:
-        raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
-    if scenario and (scenario not in SCENARIOS or shape is not None):
-        raise typer.BadParameter(
-            f"there are {', '.join(SCENARIOS)}, which have no shape", param_hint="--scenario"
-        )
+    _check_names(shape, scenario)
     _check_libraries()
 
     began = time.monotonic()

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from weir.cli.main import main
 from weir.testing.simulator.world import MS
 from weir_lab.sim import run
 from weir_lab.sim.distribution import DRAWN, drawn, scenarios
@@ -63,6 +64,16 @@ def test_users_are_drawn_in_a_world_of_a_hundred() -> None:
 def test_what_goes_beside_is_drawn_independently() -> None:
     both = sum(bool(one.apps[0] and one.sunk[0]) for one in map(drawn, SEEDS))
     assert both > 0.05 * len(SEEDS)
+
+
+@pytest.mark.parametrize(
+    "words", [["--scenario", "none"], ["--scenario", "users", "--shape", "set"]]
+)
+def test_a_scenario_is_played_by_its_name_alone(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", "run", "--seeds", "1", *words]) == 2
+    assert "there are log, tails, killers, users, which have no shape" in capsys.readouterr().err
 
 
 def test_scenarios_are_judged_beside_a_world(monkeypatch: pytest.MonkeyPatch) -> None:
