@@ -22,6 +22,7 @@ from weir_toc.endpoint.recalls import RECALLS_AT_ONCE
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.errors import Fenced, InvalidScattering, SendBufferFull
 from weir_toc.packet import Packet, cost_of
+from weir_toc.topology import switch_id
 
 BE, R = Service.BEST_EFFORT, Service.RELIABLE
 A, B, C = 1, 2, 3
@@ -64,6 +65,24 @@ def test_best_effort_is_delivered_strictly_below_the_barrier() -> None:
     assert rack.texts(B) == []
     rack.run(3)
     assert rack.texts(B) == [b"x"]
+
+
+def test_a_reliable_message_is_delivered_at_its_commit_barrier_and_not_before() -> None:
+    """At it, as best effort is not: no later stamp has the value of a commit barrier."""
+    rack = OneRack(2)
+    rack.send(A, R, (B, b"connects"))
+    rack.run(5)
+    rack.loses = of_kind(wire.BEACON)
+    rack.now += T // 8
+    rack.send(A, R, (B, b"x"))
+    stamp = next(one.stamp for one in reversed(rack.events[A]) if isinstance(one, Left))
+    rack.run(1)  # B promises more than that, and nobody hears of it
+    for commit, texts in ((stamp - 1, [b"connects"]), (stamp, [b"connects", b"x"])):
+        beacon = wire.encode_beacon(switch_id("rack-0"), 1, stamp - 1, commit)
+        rack.endpoints[B].receive(rack.now, [bytes(beacon)])
+        rack.carry()
+        assert rack.endpoints[B].barriers[1] == commit
+        assert rack.texts(B) == texts
 
 
 def test_a_message_to_oneself_goes_the_way_of_all_others() -> None:

@@ -145,6 +145,13 @@ def test_readings_count_as_long_as_that_of_a_slow_interval() -> None:
     assert len(slow.expire((20 + FRESH_INTERVALS) * UNREAD_NS_MIN + 1)) == 1
 
 
+def test_what_is_more_than_five_intervals_behind_is_reported() -> None:
+    network = Network()
+    network.age[RACK_0][A] += 5 * T + 1
+    network.read(4)
+    assert [one.link for one in network.told] == [Link(RACK_0, A)]
+
+
 def test_a_process_alone_in_its_rack_is_found_from_above() -> None:
     network = Network()
     del network.age[RACK_0][B]
