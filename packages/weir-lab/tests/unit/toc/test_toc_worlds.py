@@ -40,6 +40,7 @@ ONCE_BROKEN_WITH_RUNS = {
     804306036: "an end of a cable that was frozen, and does not go on, never came back",
     835191171: "a lost message gave its credits back while parts of it were in memory",
     905003971: "a process that the controller did not reach, as no answer did, went on for ever",
+    1004310: "a process that the controller did not reach held the barriers of all for ever",
     905004516: "a process began above its clock where it was told to, and was blamed for that",
     389714598: "a spine that no rack reached joined its core and was fenced, again and again",
 }
