@@ -8,6 +8,7 @@ import contextlib
 import io
 import random
 import threading
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ from rigs.certificates import TestCa
 from weir import sync
 from weir.access.credentials import ScramVerifier, make_verifier
 from weir.access.devices import derive_secret
+from weir.access.signatures import SEED_BYTES
+from weir.access.wrapping import WRAPPED_BYTES, read_key_file
+from weir.broker.metadata.security.vault import purpose_of_token_key
 from weir.cli.main import main
+from weir.client.connection.ticket_file import settings_folder
 from weir.device import Client as Device
 from weir.device import DeviceSecret
-from weir.errors import WeirError
+from weir.errors import WeirError, WrongKey
 from weir.server.disk.node_folder import NodeFolder
 from weir.server.key_files import create_key_file
 from weir.testing.nodes import HOST, Node, start_node
@@ -85,11 +90,31 @@ def devices_say(node: Node, secret: bytes) -> str:
     return said
 
 
-def tokens_say(node: Node, ca: TestCa, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Return a token of root, and what is said to who comes by it, and by one that is not right."""
+def token_seed(found: list[tuple[str, bytes]], key_file: Path, key_id: str) -> bytes:
+    """Return the seed of the key by which the set signs tokens, as a node unwraps it."""
+    ring, purpose = read_key_file(key_file.read_bytes()), purpose_of_token_key(key_id)
+    for _, data in found:
+        at = -1
+        while (at := data.find(b"\x01" + ring.current, at + 1)) >= 0:
+            with contextlib.suppress(WrongKey):
+                return ring.unwrap(data[at : at + SEED_BYTES + WRAPPED_BYTES], purpose)
+    raise AssertionError("no file has the wrapped key that signs tokens")
+
+
+def tickets() -> list[bytes]:
+    """Return the tickets that commands keep, in base64 and as they are."""
+    files = (settings_folder() / "tickets").glob("*.ticket")
+    texts = [path.read_bytes().strip() for path in files]
+    return [*texts, *map(b64decode, texts)]
+
+
+def tokens_say(node: Node, ca: TestCa, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, str]:
+    """Return a token of root, the id of the key that signed it, and what is said to who comes by
+    it, and by one that is not right.
+    """
     url = ca.url(node.port)
     with sync.connect(url.replace("//", "//root@")) as client:
-        client.access.create_token_key()
+        key_id = client.access.create_token_key()
         token = client.access.issue_token(600, user="root", token_id="kept").token
     said = ""
     body, _, signature = token.rpartition(".")
@@ -100,7 +125,7 @@ def tokens_say(node: Node, ca: TestCa, monkeypatch: pytest.MonkeyPatch) -> tuple
     monkeypatch.delenv("WEIR_TOKEN")
     assert '"user": "default/root"' in said
     assert said.count("nobody is let in") == 4, "two tokens that are not right, by two commands"
-    return token, said
+    return token, key_id, said
 
 
 def key_of(issued: Issued) -> bytes:
@@ -116,6 +141,7 @@ def url_of(node: Node, user: str = "") -> str:
 def test_marked_secrets_are_found_nowhere(
     tmp_path: Path, fixed_salt: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     key_file = tmp_path / "keys"
     create_key_file(key_file)
     fleet_key = tmp_path / "fleet.key"
@@ -138,7 +164,7 @@ def test_marked_secrets_are_found_nowhere(
         said += says("access", "mode", "closed", "--url", url_of(node, "root"))
         secret = derive_secret(FLEET_KEY, system, HUB, 0)
         said += devices_say(node, secret)
-        token, told = tokens_say(node, ca, monkeypatch)
+        token, key_id, told = tokens_say(node, ca, monkeypatch)
         said += told
         listed = says("topic", "list", "--url", ca.url(node.port, mine))
         assert "doors" in listed, "the certificate lets it in"
@@ -150,6 +176,8 @@ def test_marked_secrets_are_found_nowhere(
             said += says(*words, "--json", "--url", url_of(node, "root"))
             said += says(*words, "--url", url_of(node))  # it is refused, and says why
         said += says("doctor", "--data", str(node.folder))
+        by_topics = ("backup", "--to", str(tmp_path / "topics"))
+        said += says(*by_topics, "--topic", "doors", "--url", url_of(node, "root"))
         said += node.said()
     said += says("backup", str(tmp_path / "data"), "--to", str(tmp_path / "backup"))
     said += says("inspect", str(tmp_path / "data")) + says("verify", str(tmp_path / "data"))
@@ -163,8 +191,14 @@ def test_marked_secrets_are_found_nowhere(
         "token": token.encode(), "signature of the token": token.rpartition(".")[2].encode(),
         "private key of the node": key_of(own), "private key of a user": key_of(mine),
     }  # fmt: skip
+    found = [one for name in ("data", "backup", "topics") for one in places(tmp_path / name)]
+    seed = token_seed(found, key_file, key_id)
+    marked |= {"key of tokens": seed, "key of tokens in hex": seed.hex().encode()}
+    kept = tickets()
+    marked |= {f"ticket {number}": one for number, one in enumerate(kept)}
+    assert len(kept) > 1, "commands keep tickets"
     assert len(set(marked.values())) == len(marked)
-    found = places(tmp_path / "data") + places(tmp_path / "backup")
+    assert any(name.startswith(str(tmp_path / "topics")) for name, _ in found)
     assert any(b"default/root" in data for _, data in found)
     assert any(b"doors" in data for _, data in found)
     searched = [*found, ("said", said.encode())]
