@@ -42,12 +42,15 @@ from weir.testing.nodes import SMALL, NodeSet, running_set
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.harness.spread import percentiles
 
-TOPIC = "orders"
+#: The second has one order over its partitions.
+TOPIC, LEDGER = "orders", "ledger"
 _ROLE, _FLEET, _ROOT, _LOADER = "clerk", "locks", "root", "loader"
 _FIRST_HUB = 1_000
 _NODES = 3
 #: Users and devices that publish do so this often.
 _BETWEEN_S = 0.005
+#: One in so many messages of the load goes to the topic in total order.
+_ORDERED = 5
 #: A session that lives on for so long counts as such.
 _END_WITHIN_S = 15.0
 _SERVED_WITHIN_S = 30.0
@@ -163,8 +166,34 @@ async def _read_by_token(target: _Target, number: int, session: _Session) -> Non
         await _follow(client, session)
 
 
-async def _follow(client: Client, session: _Session) -> None:
-    async with client.reader(TOPIC, start="latest") as reader:
+async def _scatter(target: _Target, number: int, session: _Session) -> None:
+    async with connect(target.url(_user(number)), password=target.password) as client:
+        while True:
+            sent_ns = time.monotonic_ns()
+            async with client.scatter() as scattering:
+                for partition in range(2):
+                    scattering.publish(LEDGER, _value(sent_ns, _SENT_BYTES), partition=partition)
+            session.serve(sent_ns)
+            await asyncio.sleep(_BETWEEN_S)
+
+
+async def _merge(target: _Target, number: int, session: _Session) -> None:
+    async with connect(target.url(_user(number)), password=target.password) as client:
+        await _follow(client, session, LEDGER)
+
+
+async def _take_turns(target: _Target, number: int, session: _Session) -> None:
+    async with (
+        connect(target.url(_user(number)), password=target.password) as client,
+        client.consumer(LEDGER, cluster=_user(number), mode="ordered", start="latest") as consumer,
+    ):
+        async for message in consumer:
+            session.serve(_sent_ns(message.value))
+            await message.ack()
+
+
+async def _follow(client: Client, session: _Session, topic: str = TOPIC) -> None:
+    async with client.reader(topic, start="latest") as reader:
         async for message in reader:
             session.serve(_sent_ns(message.value))
 
@@ -205,6 +234,9 @@ KINDS: dict[str, _Work] = {
     "consumer": _consume,
     "token": _read_by_token,
     "device": _publish_as_device,
+    "scattering": _scatter,
+    "total order": _merge,
+    "turn": _take_turns,
 }
 
 
@@ -229,6 +261,7 @@ async def _measure(settings: Settings, nodes: NodeSet, progress: Progress) -> Re
     async with connect(nodes.url) as first:
         await raise_level(first)
         await first.create_topic(TOPIC, partitions=_NODES)
+        await first.create_topic(LEDGER, partitions=_NODES, order="total")
         await first.access.create_user(_ROOT, password, ["admin"])
     url = nodes.url.replace("//", f"//{_ROOT}@")
     async with connect(url, password=password) as root:
@@ -263,8 +296,9 @@ async def raise_level(client: Client) -> None:
 async def _begin(settings: Settings, target: _Target) -> None:
     """Let there be what users and devices need, and close the set."""
     root = target.root
-    rule = AccessRule(("publish", "read", "consume"), "topic", TOPIC)
-    await root.access.change_rules(_ROLE, [rule])
+    verbs = ("publish", "read", "consume")
+    rules = [AccessRule(verbs, "topic", topic) for topic in (TOPIC, LEDGER)]
+    await root.access.change_rules(_ROLE, rules)
     await root.access.change_rules(f"fleet.{_FLEET}", [AccessRule(("publish",), "topic", TOPIC)])
     await root.access.create_user(_LOADER, target.password, [_ROLE])
     await root.access.create_token_key()
@@ -292,11 +326,15 @@ class _Load:
         target, rate = self._target, self._settings.load
         async with connect(target.url(_LOADER), password=target.password) as client:
             sent, self._began = 0, time.monotonic()
-            async with client.producer(TOPIC, linger=0, on_confirm=self._confirm) as producer:
+            async with (
+                client.producer(TOPIC, linger=0, on_confirm=self._confirm) as producer,
+                client.producer(LEDGER, linger=0, on_confirm=self._confirm) as ordered,
+            ):
                 while True:
                     due = int((time.monotonic() - self._began) * rate)
-                    for _ in range(sent, due):
-                        producer.send(_value(time.monotonic_ns(), self._settings.size))
+                    for number in range(sent, due):
+                        one = producer if number % _ORDERED else ordered
+                        one.send(_value(time.monotonic_ns(), self._settings.size))
                     sent = max(sent, due)
                     await asyncio.sleep(_BETWEEN_S)
 

@@ -192,8 +192,9 @@ def revocations(
 ) -> None:
     """Revoke users and devices in a closed set of three nodes under load: time until they end.
 
-    Sessions are those of producers, readers, consumers, readers by a token, and devices. Exit code
-    1 if one goes on, or is served what was sent after its revocation was confirmed.
+    Sessions are those of producers, readers, consumers, readers by a token, devices, scatterings,
+    readers in total order, and consumers that take turns. Exit code 1 if one goes on, or is served
+    what was sent after its revocation was confirmed.
     """
     import msgspec
 

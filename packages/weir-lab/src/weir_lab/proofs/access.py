@@ -123,7 +123,7 @@ OF_HANDSHAKES = (
     bench(
         "revocations",
         "Users and devices are revoked in a loaded closed set of three nodes, one after the "
-        "other: the time until the session of each ends",
+        "other, with eight kinds of sessions in turn: the time until the session of each ends",
         "revocations",
         {
             "revocations": Figure("revocations"),
