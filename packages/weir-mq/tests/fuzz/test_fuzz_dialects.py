@@ -51,7 +51,7 @@ def test_nobody_gets_in_by_chance() -> None:
         assert told["outcomes"][f"{name} whole"] > 0, "the damage is too heavy to find anything"
 
 
-@pytest.mark.parametrize("verb", ["read", "describe", "publish"])
+@pytest.mark.parametrize("verb", ["read", "describe", "publish", "consume"])
 def test_a_user_who_may_do_more_is_found(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(OF_ACCESS.parent)
     fuzz_access = import_module("fuzz_access")

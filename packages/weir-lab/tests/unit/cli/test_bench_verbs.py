@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from weir.cli.main import main
+from weir_lab.bench import latency
+from weir_lab.bench.sides.own import Own
 from weir_lab.cli.bench_runs import several
 
 
@@ -60,10 +62,21 @@ def test_latency_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"confirm_p50_ms", "delivery_p99_ms", "fdatasync_p50_ms"} <= found.keys()
 
 
-def test_latency_by_tls_says_how_much_longer_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_latency_by_tls_says_how_much_longer_it_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+    measure = latency.measure
+
+    async def watched(side: Own, settings: latency.Settings) -> Any:
+        urls.append(side.url)
+        return await measure(side, settings)
+
+    monkeypatch.setattr(latency, "measure", watched)
     words = ("--lone", "10", "--rate", "100", "--seconds", "100ms", "--rest", "0s", "--tls")
     plain, secure = measured(capsys, "latency", *words)["runs"]
     assert (plain["tls"], plain["tls_confirm_more_ms"], secure["tls"]) == (False, None, True)
+    assert [url.partition(":")[0] for url in urls] == ["weir", "weirs"]
     for kind in ("confirm", "delivery"):
         more = secure[f"{kind}_p50_ms"] - plain[f"{kind}_p50_ms"]
         assert secure[f"tls_{kind}_more_ms"] == pytest.approx(more)
