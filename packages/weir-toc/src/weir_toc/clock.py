@@ -115,7 +115,9 @@ class Clock:
             most = elapsed * SLEW_PPM // _MILLION
             self._offset += max(-most, min(most, target - self._offset))
         self._raw = raw
-        self._time = max(self._time, raw + self._offset)
+        time = raw + self._offset
+        if time > self._time:
+            self._time = time
         self._is_read = True
         return self._time
 

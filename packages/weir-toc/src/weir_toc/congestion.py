@@ -135,6 +135,8 @@ class RoundTrips:
     def lasting(self, count: int) -> int:
         """How long so many timeouts in a row last, each twice as long as the one before."""
         first = max(self._least, self.smoothed + 4 * self._variation)
+        if first << count <= self._most:
+            return (first << count) - first
         return sum([min(self._most, first << number) for number in range(count)])
 
     def measured(self, round_trip: int) -> None:

@@ -86,6 +86,12 @@ _WRAP = 1 << 48
 _HALF = 1 << 47
 _LOW = _WRAP - 1
 _REST = struct.Struct(">IBBIII")
+#: The stamp, what else the checksum covers but the payload, and the checksum.
+_COVERED = struct.Struct(">6s12x18sI")
+#: Both barriers, the second in two parts.
+_BARRIERS = struct.Struct(">QI")
+#: All but the checksum; the stamp and the second barrier in two parts.
+_HEAD = struct.Struct(">HIQIIBBIII")
 #: The stamp, both barriers, each in two parts, and what all beacons of an epoch hold.
 _BEACON = struct.Struct(">6sHIHI22s")
 _NOT_ECN = 0xFF ^ ECN
@@ -133,16 +139,18 @@ def unwrap_psn(low: int, near: int) -> int:
 
 def encode(packet: Packet) -> bytearray:
     """Return the bytes of a packet. Its times and PSN are cut to the bits that are sent."""
-    times = (
-        (packet.stamp & _LOW) << 96 | (packet.barrier & _LOW) << 48 | packet.commit & _LOW
-    ).to_bytes(18, "big")
-    rest = _REST.pack(packet.psn & _PSN_LOW, packet.opcode, packet.flags, packet.source,
-                      packet.to, packet.epoch)  # fmt: skip
-    covered = rest if not packet.flags & ECN else _REST.pack(
-        packet.psn & _PSN_LOW, packet.opcode, packet.flags & _NOT_ECN, packet.source, packet.to,
-        packet.epoch)  # fmt: skip
-    crc = int(crc32c(times[:6] + covered + packet.payload))
-    return bytearray(b"".join((times, rest, crc.to_bytes(4, "big"), packet.payload)))
+    return encode_of(packet, packet.source, packet.epoch, packet.barrier, packet.commit)
+
+
+def encode_of(packet: Packet, source: int, epoch: int, barrier: int, commit: int) -> bytearray:
+    """Return the bytes of a packet, where these stand instead of its own."""
+    opcode, _, to, stamp, _, _, psn, flags, _, payload = packet
+    times = ((stamp & _LOW) << 96 | (barrier & _LOW) << 48 | commit & _LOW).to_bytes(18, "big")
+    rest = _REST.pack(psn & _PSN_LOW, opcode, flags, source, to, epoch)
+    covered = rest if not flags & ECN else _REST.pack(
+        psn & _PSN_LOW, opcode, flags & _NOT_ECN, source, to, epoch)  # fmt: skip
+    crc = crc32c(b"".join((times[:6], covered, payload)))
+    return bytearray(b"".join((times, rest, crc.to_bytes(4, "big"), payload)))
 
 
 def encode_beacon(source: int, epoch: int, barrier: int, commit: int) -> bytearray:
@@ -166,8 +174,9 @@ def constant_of(beacon: bytes | bytearray) -> bytes:
 
     It is empty for a packet that no switch keeps for itself, or that has a stamp or a payload.
     """
-    is_plain = len(beacon) == OVERHEAD_BYTES and beacon[:6] == _NO_STAMP
-    return bytes(beacon[18:]) if is_plain and beacon[28:32] == _TO_NEIGHBOUR else b""
+    if len(beacon) != OVERHEAD_BYTES or beacon[22] != BEACON or beacon[:6] != _NO_STAMP:
+        return b""
+    return bytes(beacon[18:]) if beacon[28:32] == _TO_NEIGHBOUR else b""
 
 
 def decode_beacons(beacons: Iterable[bytes], near: int) -> Iterator[tuple[bytes | None, int, int]]:
@@ -242,10 +251,15 @@ def _numbered(first: int, count: int) -> bytes:
 
 def checksum(data: bytes | bytearray) -> int:
     """Return the CRC-32C that a packet must hold: barriers, ECN and the CRC do not count."""
-    rest = data[18:36]
-    if data[23] & ECN:
-        rest = b"".join((rest[:5], bytes((data[23] & _NOT_ECN,)), rest[6:]))
-    return int(crc32c(b"".join((data[0:6], rest, data[40:]))))
+    return _checksums(data)[0]
+
+
+def _checksums(data: bytes | bytearray) -> tuple[int, int]:
+    """Return the checksum that a packet must hold, and the one that it holds."""
+    stamp, rest, found = _COVERED.unpack_from(data)
+    if rest[5] & ECN:
+        rest = b"".join((rest[:5], bytes((rest[5] & _NOT_ECN,)), rest[6:]))
+    return crc32c(b"".join((stamp, rest, data[OVERHEAD_BYTES:]))), found
 
 
 def check(data: bytes | bytearray) -> None:
@@ -254,7 +268,8 @@ def check(data: bytes | bytearray) -> None:
         raise PacketError(
             f"a packet of {len(data)} bytes: {OVERHEAD_BYTES} to {PACKET_BYTES_MAX} are allowed"
         )
-    if checksum(data) != int.from_bytes(data[36:40], "big"):
+    due, found = _checksums(data)
+    if due != found:
         raise PacketError("the checksum of a packet is wrong: it was damaged on the way")
     if data[22] not in OPCODES:
         raise PacketError(f"opcode {data[22]} is unknown: its sender has a newer version")
@@ -266,14 +281,15 @@ def decode(data: bytes | bytearray, near: int) -> Packet:
     Raises PacketError as `check` does.
     """
     check(data)
-    psn, opcode, flags, source, to, epoch = _REST.unpack_from(data, 18)
-    return Packet(
+    high, low, both, rest, psn, opcode, flags, source, to, epoch = _HEAD.unpack_from(data)
+    away = _HALF - near  # as `unwrap` does
+    return Packet._make((
         opcode, source, to,
-        unwrap(int.from_bytes(data[0:6], "big"), near),
-        unwrap(int.from_bytes(data[6:12], "big"), near),
-        unwrap(int.from_bytes(data[12:18], "big"), near),
+        ((high << 32 | low) + away & _LOW) - away,
+        ((both >> 16) + away & _LOW) - away,
+        ((both << 32 | rest) + away & _LOW) - away,
         psn, flags, epoch, bytes(data[OVERHEAD_BYTES:]),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -379,12 +395,9 @@ def split(data: bytes | bytearray, size: int) -> Iterator[bytes | bytearray]:
 
 def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
     """Return the two barriers of a packet, unwrapped: all that a switch reads of most packets."""
-    both = int.from_bytes(data[6:18], "big")
+    both, rest = _BARRIERS.unpack_from(data, 6)
     away = _HALF - near  # as `unwrap` does, without two calls: each hop reads barriers
-    return (
-        ((both >> 48) + away & _LOW) - away,
-        ((both & _LOW) + away & _LOW) - away,
-    )
+    return ((both >> 16) + away & _LOW) - away, ((both << 32 | rest) + away & _LOW) - away
 
 
 def receiver_of(data: bytes | bytearray) -> int:

@@ -38,13 +38,15 @@ class HostClock:
         """The time that the node reads at a true time."""
         if self._stopped_at is not None:
             true = self._stopped_at
-        raw = true + self._offset + (true - self._started) * self._drift // _MILLION
+        raw = true + self._offset
+        if self._drift:
+            raw += (true - self._started) * self._drift // _MILLION
         return self._clock.read(raw)
 
-    def wait(self, true: int, deadline: int) -> int:
-        """How long a timer waits that is set at a true time. It does not need this clock."""
+    def wait(self, now: int, deadline: int) -> int:
+        """How long a timer waits that is set when this clock shows `now`. It does not need it."""
         least = _WAIT if self._stopped_at is None else _WAIT_STOPPED
-        return max(least, deadline - self.now(true))
+        return max(least, deadline - now)
 
     def set(self, step: int) -> None:
         """Set the raw clock forward, or back if `step` is negative, by so many nanoseconds."""

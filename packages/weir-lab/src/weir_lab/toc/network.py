@@ -63,6 +63,18 @@ class Network:
         self._serial = 0
         self._busy_until: dict[tuple[int, int], int] = {}
 
+    @property
+    def faults(self) -> Faults:
+        """What links do to packets from now on."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
+        self._is_quiet = not (
+            faults.loss or faults.duplication or faults.damage or faults.reordering
+        )
+
     def at(self, time: int, call: Callable[[], None]) -> None:
         """Call at a time, and after all that was planned for that time before."""
         self._serial += 1
@@ -78,7 +90,7 @@ class Network:
 
     def send(self, source: int, to: int, data: bytearray, deliver: Deliver) -> None:
         """Carry a packet; `deliver` is called with `source`, its bytes and size, if it arrives."""
-        faults, dice, link = self.faults, self.random.random, (source, to)
+        faults, dice, link = self._faults, self.random.random, (source, to)
         size = len(data)
         self.packets += 1
         if link in self.cut or (faults.loss and dice() < faults.loss):
@@ -86,15 +98,20 @@ class Network:
         arrival = self.now + faults.delay + int(dice() * faults.jitter)
         if self.late:
             arrival += self.late.get(link, 0)
-        if faults.duplication and dice() < faults.duplication:
-            later = arrival + int(dice() * faults.lag)
-            self.at(later, partial(deliver, source, bytearray(data), size))
-        if faults.damage:
-            self._damage(data)
-        if faults.reordering and dice() < faults.reordering:
+        is_held_up = False
+        if not self._is_quiet:
+            if faults.duplication and dice() < faults.duplication:
+                later = arrival + int(dice() * faults.lag)
+                self.at(later, partial(deliver, source, bytearray(data), size))
+            if faults.damage:
+                self._damage(data)
+            is_held_up = faults.reordering > 0 and dice() < faults.reordering
+        if is_held_up:
             arrival += int(dice() * faults.lag)
+        elif (busy_until := self._busy_until.get(link, 0)) > arrival:
+            arrival = busy_until
         else:
-            arrival = self._in_turn(link, arrival)
+            self._busy_until[link] = arrival
         self._serial += 1  # as by `at`: most of what a world does goes through here
         arrives: Callable[[], None] = partial(deliver, source, data, size)
         heappush(self._calendar, (arrival, self._serial, arrives))

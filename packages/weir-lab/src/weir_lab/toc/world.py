@@ -315,7 +315,7 @@ class World:
         if now >= host.endpoint.deadline:
             host.endpoint.tick(now)
         self._carry_out(process, host, now)
-        wait = host.clock.wait(true, host.endpoint.deadline)
+        wait = host.clock.wait(now, host.endpoint.deadline)
         self.network.at(true + wait, partial(self._wake_host, process))
 
     def _arrive_at_host(self, process: int, _source: int, data: bytearray, size: int) -> None:
@@ -325,7 +325,7 @@ class World:
         if host.paused_until > self.network.now:
             host.inbox.append((data, size))
             return
-        now = host.now(self.network.now)
+        now = host.clock.now(self.network.now)
         host.endpoint.receive_runs(now, ((data, size),))
         self._carry_out(process, host, now)
 
@@ -356,11 +356,12 @@ class World:
             self._complete(process, host)
 
     def _send_packets(self, process: int, host: Host) -> None:
-        severed = self.network.severed
-        self._send_all(process, [
-            (host.switch, data, size) for data, size in host.endpoint.take_runs()
-            if (process, wire.receiver_of(data)) not in severed
-        ])  # fmt: skip
+        switch, severed = host.switch, self.network.severed
+        sent = [(switch, data, size) for data, size in host.endpoint.take_runs()]
+        if severed:
+            sent = [one for one in sent if (process, wire.receiver_of(one[1])) not in severed]
+        if sent:
+            self._send_all(process, sent)
         for to, packets in host.endpoint.take_forwards():
             self._forward(process, to, packets)
 
@@ -586,7 +587,7 @@ class World:
             self._read_switch(id)
         if now >= node.deadline:
             self._effects(id, node.tick(now))
-        wait = clock.wait(self.network.now, node.deadline)
+        wait = clock.wait(now, node.deadline)
         self.network.at(self.network.now + wait, partial(self._wake_switch, id))
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
@@ -602,28 +603,30 @@ class World:
                 self._tell_controller(LinkJoined(id, effect.neighbour, effect.is_behind))
             else:
                 self._tell_controller(ProcessJoined(effect.neighbour))
-        self._send_all(id, sent)
+        if sent:
+            self._send_all(id, sent)
 
     def _send_all(self, source: int, sent: Sequence[Sent]) -> None:
         """Give packets to links: in pieces if this world has runs, or one by one."""
         if self.shape.runs and len(sent) > 1:
             sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
+        network, given = self.network, self.watch.given
         for to, data, size in sent:
             deliver = self._delivers.get(to)
             if deliver is None:
                 continue
             if len(data) <= size:
-                self.watch.given(self.network.now, source, to, data)
-                self.network.send(source, to, data, deliver)
+                given(network.now, source, to, data)
+                network.send(source, to, data, deliver)
                 continue
             packets = [bytearray(one) for one in wire.split(data, size)]
             for packet in packets:
-                self.watch.given(self.network.now, source, to, packet)
+                given(network.now, source, to, packet)
             if self.shape.runs:
-                self.network.send_piece(source, to, data, size, deliver)
+                network.send_piece(source, to, data, size, deliver)
                 continue
             for packet in packets:
-                self.network.send(source, to, packet, deliver)
+                network.send(source, to, packet, deliver)
 
     @property
     def correct(self) -> dict[int, Host]:

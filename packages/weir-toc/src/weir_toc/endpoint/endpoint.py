@@ -34,7 +34,7 @@ from weir_toc.endpoint.outbox import Outbox
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.endpoint.sending import Sender
 from weir_toc.errors import Fenced, PacketError
-from weir_toc.packet import NEIGHBOUR, Packet, Run
+from weir_toc.packet import NEIGHBOUR, Packet
 
 #: A commit barrier that moved is told at once, at most so often in an interval.
 MOVES_PER_INTERVAL = 4
@@ -56,6 +56,8 @@ class Endpoint:
         self._packets: list[tuple[bytearray, int]] = []
         self._excluded = False
         self._next_beacon = now
+        #: What the beacons of the switch hold beside their barriers, once one of them was checked.
+        self._beacon = b""
         #: When `tick` is due.
         self.deadline = now
 
@@ -162,10 +164,17 @@ class Endpoint:
             if len(data) > size and self._take_run(now, data, size):
                 continue
             for one in wire.split(data, size) if len(data) > size else (data,):
+                if self._beacon and wire.constant_of(one) == self._beacon:
+                    self._advance(*wire.barriers_of(one, now))
+                    continue
                 try:
-                    self._take(now, wire.decode(one, now))
+                    packet = wire.decode(one, now)
+                    self._take(now, packet)
                 except PacketError:
                     self.counters.damaged += 1
+                    continue
+                if packet.opcode == wire.BEACON:
+                    self._beacon = wire.constant_of(one)
         if self._joined is not None:
             self._joined[1].acknowledge(now)
         self._finish(now)
@@ -241,6 +250,8 @@ class Endpoint:
     def take_events(self) -> list[Event]:
         """Return what happened since the last call. Deliveries of a service are in its order."""
         found: list[Event] = []
+        if not self._events:
+            return found
         for one in self.take_event_runs():
             if isinstance(one, Delivered):
                 found += one.messages()
@@ -279,9 +290,9 @@ class Endpoint:
         elif self._joined is not None:
             self._take_of_process(now, packet, self._joined[0], self._joined[1])
         carries = packet.opcode == wire.BEACON or self.config.barriers_in_data
-        if self._joined is not None and packet.opcode != wire.FENCED and carries:
+        if packet.opcode != wire.FENCED and carries:
             # Behind the packet that carries it: it may be the last one below.
-            self._advance(packet, self._joined[1], self._joined[2])
+            self._advance(packet.barrier, packet.commit)
 
     def _take_run(self, now: int, data: bytes | bytearray, size: int) -> bool:
         """Take a piece as one, if its packets are whole new messages; return whether they were.
@@ -290,12 +301,12 @@ class Endpoint:
         """
         if self._joined is None:
             return False
-        _, receiver, outbox = self._joined
+        receiver = self._joined[1]
         run = wire.decode_run(data, size, now)
         if run is None or run.to != self.process or not receiver.run(run):
             return False
         if self.config.barriers_in_data:
-            self._advance(run, receiver, outbox)
+            self._advance(run.barrier, run.commit)
         return True
 
     def _take_of_switch(self, now: int, packet: Packet) -> None:
@@ -344,13 +355,16 @@ class Endpoint:
         else:
             raise PacketError(f"opcode {packet.opcode} is not forwarded")
 
-    def _advance(self, packet: Packet | Run, receiver: Receiver, outbox: Outbox) -> None:
+    def _advance(self, barrier: int, commit: int) -> None:
         """Use the barriers of a packet, unless they are above what this process has promised."""
+        if self._joined is None:
+            return
+        _, receiver, outbox = self._joined
         stamps = outbox.stamps
-        if packet.barrier > stamps.barrier_sent or packet.commit > stamps.commit_sent:
+        if barrier > stamps.barrier_sent or commit > stamps.commit_sent:
             self.counters.corrupt_barriers += 1
             return
-        receiver.advance(packet.barrier, packet.commit)
+        receiver.advance(barrier, commit)
 
     # -- after each call -----------------------------------------------------------------------
 
@@ -368,5 +382,6 @@ class Endpoint:
             else:
                 self.deadline = min(self.deadline, due)
         for events in (sender.events, receiver.events):
-            self._events += events
-            events.clear()
+            if events:
+                self._events += events
+                events.clear()

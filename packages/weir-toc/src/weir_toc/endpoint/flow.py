@@ -277,8 +277,10 @@ class Flow:
 
     def stale(self, since: int) -> list[Sent | Batch]:
         """Return what was sent by best effort at `since` at the latest."""
-        sent = self.sent[Service.BEST_EFFORT].values()
-        return [*takewhile(lambda one: one.sent_at <= since, sent)]
+        sent = self.sent[Service.BEST_EFFORT]
+        if not sent:
+            return []
+        return [*takewhile(lambda one: one.sent_at <= since, sent.values())]
 
     def batches(self, service: Service) -> list[Batch]:
         """Return the batches that are under way."""

@@ -49,11 +49,9 @@ class Outbox:
     def queue(self, now: int, packet: Packet) -> None:
         """Queue a packet, with the barriers of this moment."""
         stamps = self.stamps
-        data = wire.encode(Packet(
-            packet.opcode, self._process, packet.to, packet.stamp, stamps.barrier(now),
-            stamps.commit(now, next(iter(self.open), None)), packet.psn, packet.flags, self._epoch,
-            packet.payload,
-        ))  # fmt: skip
+        barrier = stamps.barrier(now)
+        commit = stamps.commit(now, next(iter(self.open), None))
+        data = wire.encode_of(packet, self._process, self._epoch, barrier, commit)
         self._packets.append((data, len(data)))
         self.sent += 1
         self.sent_at = now
@@ -75,6 +73,8 @@ class Outbox:
 
     def take_forwards(self) -> list[tuple[int, list[bytearray]]]:
         """Return what the controller is to forward since the last call, by receiver."""
+        if not self._forwards:
+            return []
         found, self._forwards = self._forwards, {}
         return [(to, packets) for (to, _), packets in found.items()]
 

@@ -87,6 +87,11 @@ class Recalls:
         self._waiting.pop(to, None)
         self._asked.pop(to, None)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a receiver was asked and has not answered."""
+        return any(self._asked.values())
+
     def tick(self, now: int, timeouts: Mapping[int, int]) -> None:
         """Ask again those that did not answer within the timeout of each."""
         for to, asked in self._asked.items():

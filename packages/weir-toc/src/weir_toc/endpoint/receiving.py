@@ -307,12 +307,12 @@ class Receiver:
     def acknowledge(self, now: int, is_tick: bool = False) -> None:
         """Queue the ACKs that are due: one for all packets of a burst from one sender."""
         for source in self._sources.values():
-            for service, stream in (
-                (Service.BEST_EFFORT, source.best_effort),
-                (Service.RELIABLE, source.reliable),
-            ):
-                if stream.ack_now or (is_tick and stream.ack_soon):
-                    self._acknowledge(now, source, service, stream)
+            stream = source.best_effort
+            if stream.ack_now or (is_tick and stream.ack_soon):
+                self._acknowledge(now, source, Service.BEST_EFFORT, stream)
+            stream = source.reliable
+            if stream.ack_now or (is_tick and stream.ack_soon):
+                self._acknowledge(now, source, Service.RELIABLE, stream)
 
     def tick(self, now: int) -> None:
         """Ask senders again that have not confirmed a smaller window."""

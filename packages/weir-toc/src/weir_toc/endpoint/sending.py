@@ -172,11 +172,11 @@ class Sender:
         number = wire.unwrap_psn(packet.psn, flow.ack_number)
         flow.find_lost(service, number, ack)
         flow.released(service, ack.released)
-        newest = max([one.sent_at for _, one in flow.overtaken(now, service)], default=0)
-        flow.congestion.lost(now, newest)
-        if service is Service.RELIABLE:
-            for psn, one in self._first_packets(flow, service, flow.overtaken(now, service)):
-                self._send_again(now, flow, psn, one)
+        if overtaken := [*flow.overtaken(now, service)]:
+            flow.congestion.lost(now, max([one.sent_at for _, one in overtaken]))
+            if service is Service.RELIABLE:
+                for psn, one in self._first_packets(flow, service, overtaken):
+                    self._send_again(now, flow, psn, one)
         if not flow.window and ack.window:
             flow.retry_at = now + flow.trips.timeout
         # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
@@ -218,20 +218,22 @@ class Sender:
         """Send again what is not acknowledged, and give up what will not be."""
         lost_since = now - self.config.lost_after * self.config.interval
         for flow in self.flows.values():
-            batches = [one for one in flow.stale(lost_since) if isinstance(one, Batch)]
-            self._separate(flow, Service.BEST_EFFORT, batches)
-            for one in (lost := flow.stale(lost_since)):
-                if isinstance(one, Sent) and one.part.unacked:
-                    flow.congestion.lost(now, one.sent_at)
-                    self._give_up(one.scattering, one.part, Reason.LOST)
-            if lost:  # the answer tells what came of it
-                self._connect(now, flow, 0)
+            if lost := flow.stale(lost_since):
+                batches = [one for one in lost if isinstance(one, Batch)]
+                self._separate(flow, Service.BEST_EFFORT, batches)
+                for one in flow.stale(lost_since) if batches else lost:
+                    if isinstance(one, Sent) and one.part.unacked:
+                        flow.congestion.lost(now, one.sent_at)
+                        self._give_up(one.scattering, one.part, Reason.LOST)
+                self._connect(now, flow, 0)  # the answer tells what came of it
             if flow.retry_at <= now:
                 self._retry(now, flow)
             owed = flow.owed or self._recalls.owed(flow.to)
-            if flow.path.watch(now, owed, flow.trips.lasting(CUT_TIMEOUTS)):
+            patience = flow.trips.lasting(CUT_TIMEOUTS) if owed else 0
+            if flow.path.watch(now, owed, patience):
                 self._forward(now, flow)
-        self._recalls.tick(now, {to: flow.trips.timeout for to, flow in self.flows.items()})
+        if self._recalls.is_asking:
+            self._recalls.tick(now, {to: flow.trips.timeout for to, flow in self.flows.items()})
         self._grant(now, self.flows.values())
 
     def process_failed(self, now: int, process: int) -> None:
@@ -303,7 +305,7 @@ class Sender:
                 scattering.waiting -= 1
                 if not scattering.waiting:
                     leaving.append(scattering)
-        for one in in_turn(leaving):
+        for one in in_turn(leaving) if leaving else ():
             if isinstance(one, Batch):
                 self._leave_batch(now, one)
             else:
