@@ -234,6 +234,9 @@ class SwitchNode:
         self._next_beacon = self._after(now)
         self._ticked_at = now
         self._moved = False
+        #: How long an output waits after a minimum that it told, and how large a step is told.
+        self._pause = self.config.interval // MOVES_PER_INTERVAL
+        self._step = max(1, self.config.interval // STEPS_PER_INTERVAL)
         #: When `tick` is due.
         self.deadline = self._next_beacon
 
@@ -260,7 +263,7 @@ class SwitchNode:
             self.counters.damaged += 1
             return effects
         opcode = data[22]
-        to = int.from_bytes(data[28:32], "big")
+        source, to, epoch = wire.addresses_of(data)
         if opcode == wire.JOIN and to == NEIGHBOUR:
             self._join(now, neighbour, wire.decode(data, now))
             return effects
@@ -268,9 +271,9 @@ class SwitchNode:
             self._refused(now, neighbour, wire.decode(data, now))
             return effects
         if one is None:
-            self._refuse(now, neighbour, int.from_bytes(data[32:36], "big"))
+            self._refuse(now, neighbour, epoch)
             return effects
-        if not self._accepts(now, neighbour, one, data):
+        if not self._accepts(now, neighbour, one, opcode, source, to, epoch):
             self._refuse(now, neighbour, one.epoch)
             return effects
         one.packets += 1
@@ -283,7 +286,7 @@ class SwitchNode:
         else:
             one.heard_at = now
         if to != NEIGHBOUR:
-            self._forward(now, half, data)
+            self._forward(now, half, data, to)
         self._told(now)
         return effects
 
@@ -296,7 +299,8 @@ class SwitchNode:
         if self.config.rewrites and len(data) > size and wire.is_run(data, size):
             half = self._half_of(neighbour)
             one = half.inputs.get(neighbour)
-            if one is not None and self._accepts(now, neighbour, one, data):
+            addresses = wire.addresses_of(data)
+            if one is not None and self._accepts(now, neighbour, one, data[22], *addresses):
                 self._effects = []
                 self._forward_run(now, half, one, data, size)
                 self._told(now)
@@ -494,18 +498,17 @@ class SwitchNode:
     def _half_of(self, neighbour: int) -> Half:
         return self.down if neighbour in self.switch.upper else self.up
 
-    def _accepts(self, now: int, neighbour: int, one: Input, data: bytearray) -> bool:
+    def _accepts(
+        self, now: int, neighbour: int, one: Input, opcode: int, source: int, to: int, epoch: int
+    ) -> bool:
         """Whether a packet of this input counts: it is live, and in its epoch."""
-        opcode = data[22]
-        epoch = int.from_bytes(data[32:36], "big")
-        source = int.from_bytes(data[24:28], "big")
         if neighbour in self.switch.lower or neighbour in self.switch.upper:
             is_new = opcode == wire.BEACON and source == neighbour and epoch > one.epoch
             if is_new and not one.held and now >= one.held_until:
                 self._admit_again(now, neighbour, one, epoch)
                 return True
             # What a switch forwards has the epoch of the process that sent it.
-            is_forwarded = opcode != wire.BEACON and int.from_bytes(data[28:32], "big") != NEIGHBOUR
+            is_forwarded = opcode != wire.BEACON and to != NEIGHBOUR
             accepted = one.live and (is_forwarded or epoch == one.epoch)
         else:
             # Several processes may share a cable: each is an input, and speaks for itself alone.
@@ -573,9 +576,8 @@ class SwitchNode:
         config = self.config
         return Output(half, PhantomQueue(config.drain_rate, config.mark_above))
 
-    def _port(self, half: Half, data: bytearray) -> int:
+    def _port(self, half: Half, data: bytearray, to: int) -> int:
         """Return a port that leads to the receiver of a packet, one that is not dead if any is."""
-        to = int.from_bytes(data[28:32], "big")
         ports = self.switch.next_hops(to, self._routes, may_rise=half is self.up)
         if len(ports) > 1:
             # Packets of one flow take all paths: order needs FIFO links only, not FIFO paths.
@@ -583,9 +585,9 @@ class SwitchNode:
             return live[_spread(data[18:22], data[24:32]) % len(live)]
         return ports[0] if ports else NEIGHBOUR
 
-    def _forward(self, now: int, half: Half, data: bytearray) -> None:
+    def _forward(self, now: int, half: Half, data: bytearray, to: int) -> None:
         """Queue a packet for the next hop."""
-        port = self._port(half, data)
+        port = self._port(half, data, to)
         output = self._outputs.get(port)
         if output is None:
             self.counters.unroutable += 1
@@ -605,7 +607,7 @@ class SwitchNode:
         """
         last = bytearray(data[-size:])
         one.packets += len(data) // size
-        output = self._outputs.get(port := self._port(half, data))
+        output = self._outputs.get(port := self._port(half, data, wire.receiver_of(data)))
         if output is not None:
             wire.rewrite_run(data, size, output.half.barrier, output.half.commit)
         if half.raise_to(one, *wire.barriers_of(last, now), now):
@@ -651,8 +653,7 @@ class SwitchNode:
         self.deadline = self._next_beacon
         if not self._moved:
             return
-        pause = self.config.interval // MOVES_PER_INTERVAL
-        least = max(1, self.config.interval // STEPS_PER_INTERVAL)
+        pause, least = self._pause, self._step
         self._moved = False
         for neighbour, output in self._outputs.items():
             half = output.half

@@ -90,6 +90,8 @@ _REST = struct.Struct(">IBBIII")
 _COVERED = struct.Struct(">6s12x18sI")
 #: Both barriers, the second in two parts.
 _BARRIERS = struct.Struct(">QI")
+#: Source, destination and epoch.
+_ADDRESSES = struct.Struct(">III")
 #: All but the checksum; the stamp and the second barrier in two parts.
 _HEAD = struct.Struct(">HIQIIBBIII")
 #: The stamp, both barriers, each in two parts, and what all beacons of an epoch hold.
@@ -400,6 +402,12 @@ def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
     return ((both >> 16) + away & _LOW) - away, ((both << 32 | rest) + away & _LOW) - away
 
 
+def addresses_of(data: bytes | bytearray) -> tuple[int, int, int]:
+    """Return source, destination and epoch of a packet, or of a run."""
+    source, to, epoch = _ADDRESSES.unpack_from(data, 24)
+    return source, to, epoch
+
+
 def receiver_of(data: bytes | bytearray) -> int:
     """Return the destination process of a packet, or of a run."""
     return int.from_bytes(data[28:32], "big")
@@ -473,7 +481,9 @@ def encode_ack(ack: Acknowledgement) -> bytes:
         ack.service, ack.window, ack.released & low, ack.through & low,
         min(ack.packets, _U16_MAX), min(ack.marked, _U16_MAX), len(ranges),
     )  # fmt: skip
-    return head + b"".join(_RANGE.pack(first & low, count) for first, count in ranges)
+    if not ranges:
+        return head
+    return head + b"".join([_RANGE.pack(first & low, count) for first, count in ranges])
 
 
 def decode_ack(payload: bytes) -> Acknowledgement:
@@ -485,7 +495,7 @@ def decode_ack(payload: bytes) -> Acknowledgement:
         raise PacketError(f"an ACK of {len(payload)} bytes cannot hold {count} ranges")
     if service not in (DATA_BE, DATA_R):
         raise PacketError(f"an ACK of service {service}, which is none")
-    ranges = tuple((first, size) for first, size in _RANGE.iter_unpack(payload[_ACK.size :]))
+    ranges = tuple(_RANGE.iter_unpack(payload[_ACK.size :])) if count else ()
     return Acknowledgement(service, window, released, through, packets, marked, ranges)
 
 

@@ -90,7 +90,10 @@ class Receiver:
     @property
     def granted(self) -> int:
         """The sum of all windows that senders may use, never above the budget."""
-        return sum([source.granted for source in self._sources.values()])
+        granted = 0
+        for source in self._sources.values():
+            granted += source.granted
+        return granted
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -99,12 +102,12 @@ class Receiver:
         source = self._sources.get(packet.source)
         if source is None or packet.source in self._failed:
             return  # it asks for a window again, or is dead
-        service = Service(packet.opcode)
-        stream = source.stream(service)
+        is_reliable = packet.opcode == wire.DATA_R
+        service = Service.RELIABLE if is_reliable else Service.BEST_EFFORT
+        stream = source.reliable if is_reliable else source.best_effort
         psn = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
         stream.packets += 1
         stream.marked += bool(packet.flags & wire.ECN)
-        is_reliable = service is Service.RELIABLE
         if psn in stream.seen:
             self.counters.duplicates += 1
             stream.ack_now = True

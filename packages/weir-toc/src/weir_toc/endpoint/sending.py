@@ -154,7 +154,7 @@ class Sender:
             return
         if is_forwarded:
             flow.path.forwarded_at = 0
-        service = Service(ack.service)
+        service = Service.RELIABLE if ack.service == wire.DATA_R else Service.BEST_EFFORT
         self.counters.marked += ack.marked
         found, touched = flow.covered(service, ack)
         if touched:
