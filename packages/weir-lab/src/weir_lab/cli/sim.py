@@ -328,10 +328,14 @@ def toc(
             raise typer.Exit(1)
         return
     packets = delivered = failed = 0
+    slowest = 0.0
     broken = {}
+    used = time.process_time()
     with progress("seeds", seeds) as show:
         for number in range(seed, seed + seeds):
+            started = time.process_time()
             outcome = play(number)
+            slowest = max(slowest, time.process_time() - started)
             packets += outcome.packets
             delivered += outcome.delivered
             failed += outcome.failed
@@ -344,6 +348,8 @@ def toc(
         "seeds": seeds, "packets": packets, "delivered": delivered, "send_failed": failed,
         "violations": sum(map(len, broken.values())), "failed": [*broken],
         "seconds": round(time.monotonic() - began, 3),
+        "cpu_seconds": round(time.process_time() - used, 3),
+        "cpu_seconds_slowest": round(slowest, 3),
     }  # fmt: skip
     if as_json:
         print_measured("weir.sim.toc/1", {"seed": seed}, results)

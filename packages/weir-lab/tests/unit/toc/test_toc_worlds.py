@@ -178,6 +178,7 @@ def test_the_command_plays_seeds() -> None:
     assert told["schema"] == "weir.sim.toc/1"
     assert told["violations"] == 0
     assert told["delivered"] > 0
+    assert 0 < told["cpu_seconds_slowest"] < told["cpu_seconds"] <= 3 * told["cpu_seconds_slowest"]
 
 
 def test_each_seed_that_breaks_is_told_with_the_command_that_plays_it(

@@ -103,6 +103,25 @@ def test_each_damaged_byte_of_a_message_but_its_barriers_is_found(bit: int) -> N
     check_goes_on(rack)
 
 
+def test_each_damaged_byte_of_a_beacon_but_its_barriers_is_found_also_behind_a_whole_one() -> None:
+    rack = acquainted()  # so beacons have come
+    endpoint = rack.endpoints[A]
+    endpoint.tick(rack.now + T)  # it promises more than it has heard
+    before, damaged_before = endpoint.barriers, endpoint.counters.damaged
+    higher = before[0] + 1
+    places = [*range(6), *range(18, wire.OVERHEAD_BYTES)]
+    switch = rack.switch.switch.id
+    for at in places:
+        damaged = wire.encode_beacon(switch, 1, higher, before[1])
+        damaged[at] ^= 1
+        endpoint.receive(rack.now, [damaged])
+    assert endpoint.barriers == before
+    assert endpoint.counters.damaged == damaged_before + len(places)
+    endpoint.receive(rack.now, [wire.encode_beacon(switch, 1, higher, before[1])])
+    assert endpoint.barriers == (higher, before[1])
+    check_goes_on(rack)
+
+
 @pytest.mark.parametrize("source", [STRANGER, B])
 def test_answers_to_what_was_never_sent_change_nothing(source: int) -> None:
     """Of a process that nothing was sent to, and of one that was sent something else."""

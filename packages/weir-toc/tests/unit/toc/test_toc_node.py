@@ -69,6 +69,21 @@ def test_each_process_is_an_input_also_where_two_share_a_cable() -> None:
     assert one.registers()[B].barrier < START
 
 
+def test_each_damaged_byte_of_a_beacon_but_its_barriers_is_found_also_behind_a_whole_one() -> None:
+    one = node()
+    join(one, A)
+    one.receive(START, A, beacon(A, START + 500))
+    places = [*range(6), *range(18, wire.OVERHEAD_BYTES)]
+    for at in places:
+        damaged = beacon(A, START + 900)
+        damaged[at] ^= 1
+        one.receive(START + 1, A, damaged)
+        assert one.registers()[A].barrier == START + 500
+    assert one.counters.damaged == len(places)
+    one.receive(START + 2, A, beacon(A, START + 900))
+    assert one.registers()[A].barrier == START + 900
+
+
 def test_registers_never_go_back() -> None:
     one = node()
     join(one, A)
