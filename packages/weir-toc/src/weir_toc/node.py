@@ -234,9 +234,6 @@ class SwitchNode:
         self._next_beacon = self._after(now)
         self._ticked_at = now
         self._moved = False
-        #: How long an output waits after a minimum that it told, and how large a step is told.
-        self._pause = self.config.interval // MOVES_PER_INTERVAL
-        self._step = max(1, self.config.interval // STEPS_PER_INTERVAL)
         #: When `tick` is due.
         self.deadline = self._next_beacon
 
@@ -653,7 +650,8 @@ class SwitchNode:
         self.deadline = self._next_beacon
         if not self._moved:
             return
-        pause, least = self._pause, self._step
+        pause = self.config.interval // MOVES_PER_INTERVAL
+        least = max(1, self.config.interval // STEPS_PER_INTERVAL)
         self._moved = False
         for neighbour, output in self._outputs.items():
             half = output.half

@@ -306,27 +306,12 @@ def toc(
     """
     from weir.cli.output import hint, print_table, progress
     from weir_lab.cli.measured import print_measured
-    from weir_lab.toc.mutants import MUTANTS, hunt
     from weir_lab.toc.scenario import play
 
-    began = time.monotonic()
     if planted:
-        caught = []
-        with progress("planted bugs", len(MUTANTS)) as show:
-            for mutant in MUTANTS:
-                caught.append((mutant.name, hunt(mutant, seeds)))
-                show(len(caught))
-        missed = [name for name, found in caught if found is None]
-        if as_json:
-            results = {"planted": len(caught), "missed": missed, "bugs": dict(caught)}
-            print_measured("weir.sim.toc.planted/1", {"seeds": seeds}, results)
-        else:
-            print_table(("SEED", "THE RULE THAT IS GONE"), [(at, name) for name, at in caught])
-            found = len(caught) - len(missed)
-            print(f"{len(caught)} planted, {found} caught, {len(missed)} missed")
-        if missed:
-            raise typer.Exit(1)
+        _hunt_in_packets(seeds, as_json)
         return
+    began = time.monotonic()
     packets = delivered = failed = 0
     slowest = 0.0
     broken = {}
@@ -361,4 +346,27 @@ def toc(
         again = f"Again: weir sim toc --seed {first} --seeds 1" if broken else ""
         hint(again or "Next: weir sim toc --planted")
     if broken:
+        raise typer.Exit(1)
+
+
+def _hunt_in_packets(seeds: int, as_json: bool) -> None:
+    """Plant one bug after the other in the transport of packets."""
+    from weir.cli.output import print_table, progress
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.toc.mutants import MUTANTS, hunt
+
+    caught = []
+    with progress("planted bugs", len(MUTANTS)) as show:
+        for mutant in MUTANTS:
+            caught.append((mutant.name, hunt(mutant, seeds)))
+            show(len(caught))
+    missed = [name for name, found in caught if found is None]
+    if as_json:
+        results = {"planted": len(caught), "missed": missed, "bugs": dict(caught)}
+        print_measured("weir.sim.toc.planted/1", {"seeds": seeds}, results)
+    else:
+        print_table(("SEED", "THE RULE THAT IS GONE"), [(at, name) for name, at in caught])
+        found = len(caught) - len(missed)
+        print(f"{len(caught)} planted, {found} caught, {len(missed)} missed")
+    if missed:
         raise typer.Exit(1)
