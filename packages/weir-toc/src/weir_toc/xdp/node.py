@@ -299,7 +299,7 @@ class XdpNode(SwitchNode):
             self._round = bytearray(b"".join(blanks))
         return self._round[:]
 
-    def _forward(self, now: int, half: Half, data: bytearray) -> None:
+    def _forward(self, now: int, half: Half, data: bytearray, to: int) -> None:
         """Drop what the data path has refused and would not refuse any more: it is out of turn."""
         self.counters.fenced += 1
 
