@@ -20,10 +20,13 @@ SLOTS = XDP_NEIGHBOURS_MAX
 NOW, READ_AT, COMMAND, INTERVAL, DRAIN_RATE, MARK_ABOVE = range(6)
 UP_BARRIER, UP_COMMIT, DOWN_BARRIER, DOWN_COMMIT = range(6, 10)
 # Four words that the data path alone needs.
-(IP, UDP_PORT, CPU, LIVE_SLOTS, PASSED_AT, DAMAGED, FENCED, UNROUTABLE, TURNED_AT,
- SOURCE) = range(14, 24)  # fmt: skip
+(IP, UDP_PORT, CPU, LIVE_SLOTS, PASSED_AT, DAMAGED, FENCED, UNROUTABLE,
+ TURNED_AT) = range(14, 23)  # fmt: skip
+#: As many words as times are kept at `TURNED_AT`: so many beacons are turned in an interval.
+TURNS_PER_INTERVAL = 4
+SOURCE = TURNED_AT + TURNS_PER_INTERVAL
 # Six words that the data path alone needs.
-FIRST_SLOT = 30
+FIRST_SLOT = SOURCE + 7
 
 # Words of a slot.
 (ID, FLAGS, EPOCH, BARRIER, COMMIT, HEARD_AT, PACKETS_IN, TOLD_BARRIER, TOLD_COMMIT,

@@ -79,6 +79,7 @@ struct frame {
 // -- the state: layout.py --------------------------------------------------------------------
 
 #define SLOTS 64
+#define TURNS_PER_INTERVAL 4
 #define LOWER 1
 #define LIVE 2
 #define FROZEN 4
@@ -133,9 +134,9 @@ struct state {
 	__u64 damaged;
 	__u64 fenced;
 	__u64 unroutable;
-	// When a beacon that came was last sent to all ports, and the source of those of this switch as
-	// it lies in a packet.
-	__u64 turned_at;
+	// When beacons that came were last sent to all ports, the latest first.
+	__u64 turned_at[TURNS_PER_INTERVAL];
+	// The source of beacons of this switch, as it lies in a packet.
 	__u64 source;
 	// When, and with which minima, a beacon was last sent to all ports.
 	__u64 sent_at;
@@ -626,23 +627,36 @@ INLINE void received(struct state *state, struct frame *frame, void *end, struct
 		frame->toc.flags |= FLAG_ECN;
 }
 
-INLINE int differs(const struct half *one, const struct half *other)
+INLINE int has_risen(const struct half *half, const struct half *sent, __u64 step)
 {
-	return one->barrier != other->barrier || one->commit != other->commit;
+	return half->barrier >= sent->barrier + step || half->commit >= sent->commit + step;
 }
 
-// Whether a beacon is to be sent to all ports now: moved minima are passed on at once, but not more
-// often than four times in an interval. Those that stand still are said again.
+// Whether a beacon is to be sent to all ports now. A step of a minimum that is not small is passed
+// on at once, whatever was sent before; a small one a little later than the beacons that come each
+// interval; and minima that stand still are said again. But more than four times in an interval none
+// is sent.
 INLINE int is_due(const struct state *state, __u64 now)
 {
-	__u64 since = now - state->sent_at;
+	__u64 interval = state->interval, step = interval >> 3;
+	__u64 since = now > state->sent_at ? now - state->sent_at : 0;
 
-	if (!state->interval)
+	if (!interval || now < state->turned_at[TURNS_PER_INTERVAL - 1] + interval)
 		return 0;
-	if (since >= state->interval << 1)
+	if (since >= interval << 1)
 		return 1;
-	return since >= state->interval >> 2 && (differs(&state->up, &state->sent_up) ||
-						 differs(&state->down, &state->sent_down));
+	if (since >= interval + (interval >> 2))
+		step = 1;
+	return has_risen(&state->up, &state->sent_up, step) ||
+	       has_risen(&state->down, &state->sent_down, step);
+}
+
+INLINE void note_turn(struct state *state, __u64 now)
+{
+#pragma unroll
+	for (int at = TURNS_PER_INTERVAL - 1; at; at--)
+		state->turned_at[at] = state->turned_at[at - 1];
+	state->turned_at[0] = now;
 }
 
 SEC("xdp/forward")
@@ -674,7 +688,7 @@ int forward(struct xdp_md *ctx)
 	if (plan.action == TURN) {
 		plan.action = XDP_DROP;
 		if (is_due(state, plan.now)) {
-			state->turned_at = plan.now;
+			note_turn(state, plan.now);
 			plan.action = SEND_TO_ALL;
 		}
 	}

@@ -80,6 +80,7 @@ def test_numbers_of_the_program_are_those_of_python() -> None:
         "SLOTS": XDP_NEIGHBOURS_MAX, "LOWER": at.LOWER, "LIVE": at.LIVE, "FROZEN": at.FROZEN,
         "REMOVED": at.REMOVED, "SWITCH": at.SWITCH, "HOSTS": at.HOSTS, "GENERATOR": at.GENERATOR,
         "BEHIND": at.BEHIND, "CHANGES_MAX": at.CHANGES_MAX, "EVERY_PORT": at.EVERY_PORT,
+        "TURNS_PER_INTERVAL": at.TURNS_PER_INTERVAL,
     }  # fmt: skip
     assert {name: int(numbers[name], 0) for name in wanted} == wanted
 
@@ -94,10 +95,13 @@ def test_words_of_a_slot_and_of_the_state_have_the_order_of_the_program() -> Non
     assert len(slot) == at.SLOT_WORDS
     assert slot[:15] == [name.lower() for name in names[:15]]
     state, words = {}, 0
-    for kind, name in re.findall(r"(__u64|struct half|struct slot) (\w+)", braces_of(
-            C, "struct state")):  # fmt: skip
+    counts = {"": 1, "TURNS_PER_INTERVAL": at.TURNS_PER_INTERVAL, "SLOTS": at.SLOTS}
+    sizes = {"__u64": 1, "struct half": 2, "struct slot": at.SLOT_WORDS}
+    for kind, name, count in re.findall(r"(__u64|struct half|struct slot) (\w+)(?:\[(\w+)\])?;",
+            braces_of(C, "struct state")):  # fmt: skip
         state[name] = words
-        words += 2 if kind == "struct half" else 1
+        words += sizes[kind] * counts[count]
+    assert words == at.WORDS
     assert (state["up"], state["down"]) == (at.UP_BARRIER, at.DOWN_BARRIER)
     assert {name: state[name] for name in ("now", "read_at", "command", "interval", "drain_rate",
             "mark_above", "ip", "udp_port", "cpu", "live", "passed_at", "damaged", "fenced",

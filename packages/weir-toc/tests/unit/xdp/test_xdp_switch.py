@@ -36,7 +36,7 @@ from rigs.xdp_world import (
 )  # fmt: skip
 from weir_toc import packet as wire
 from weir_toc.errors import XdpError
-from weir_toc.node import SILENT_INTERVALS, Joined, Silent, SwitchConfig
+from weir_toc.node import SILENT_INTERVALS, STEPS_PER_INTERVAL, Joined, Silent, SwitchConfig
 from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id, switch_id
 from weir_toc.xdp import kernel
@@ -222,12 +222,61 @@ def test_a_beacon_that_moves_minima_leaves_at_once_as_that_of_the_switch(twins: 
     packet = wire.decode(sent.packet, now)
     assert (sent.to, packet.source, packet.barrier, packet.commit) == (A, RACK, now - 5, now - 12)
     assert both.path.words[at.TURNED_AT] == now
-    # The next ones only after a quarter of an interval.
-    assert turned(both, now + T // 4 - 1, beacon(B, now - 4)) == []
-    assert len(turned(both, now + T // 4, beacon(B, now - 4))) == 1
+    assert (
+        turned(both, now - 1, beacon(B, now - 5)) == []
+    )  # the time was set to that of the process
+    # A small step waits for more of them, or a little longer than the next beacons.
+    step = T // STEPS_PER_INTERVAL
+    assert turned(both, now + 1, beacon(B, now - 6 + step)) == []
+    assert turned(both, now + 1, beacon(A, now + 2 * T)) == []
+    assert len(turned(both, now + 1, beacon(B, now - 5 + step))) == 1
+    assert turned(both, now + 5 * T // 4, beacon(B, now - 4 + step)) == []
+    assert len(turned(both, now + 1 + 5 * T // 4, beacon(B, now - 4 + step))) == 1
     # Minima that stand still are said again after two intervals.
-    assert turned(both, now + 2 * T, beacon(B, now - 4)) == []
-    assert len(turned(both, now + 9 * T // 4, beacon(B, now - 4))) == 1
+    now += 1 + 5 * T // 4
+    assert turned(both, now + 2 * T - 1, beacon(B, START)) == []
+    assert len(turned(both, now + 2 * T, beacon(B, START))) == 1
+
+
+def test_minima_of_both_halves_leave_behind_each_other(twins: Make) -> None:
+    """The beacon of a spine comes right behind that of a host: both have moved a minimum."""
+    both = twins(topology=TREE)
+    join(both, A)
+    both.tick(both.node.deadline)
+    spines, now = both.switch.upper, both.node.deadline
+    for late in (0, T):
+        for spine in spines[1:]:
+            assert turned(both, now + late, beacon(spine, now + late)) == []
+        assert len(turned(both, now + late, beacon(A, now + late))) == 1
+        assert len(turned(both, now + late + T // 10, beacon(spines[0], now + late))) == 1
+        # What comes behind them moves nothing.
+        assert turned(both, now + late + T // 5, beacon(spines[0], now + late)) == []
+
+
+@pytest.mark.parametrize(("barrier", "commit"), [(T, 0), (0, T)])
+def test_a_barrier_that_moves_alone_leaves_at_once(twins: Make, barrier: int, commit: int) -> None:
+    both = twins()
+    join(both, A)
+    now = START + 2 * T
+    assert len(turned(both, now, beacon(A, now))) == 1
+    one = Packet(wire.BEACON, A, barrier=now + barrier, commit=now - 7 + commit, epoch=1)
+    assert len(turned(both, now + 1, bytes(wire.encode(one)))) == 1
+    both.path.words[at.INTERVAL] = 0  # of a switch that is not set up yet
+    assert turned(both, now + 2, beacon(A, now + 9 * T)) == []
+
+
+def test_a_switch_turns_at_most_four_beacons_in_an_interval(twins: Make) -> None:
+    both = twins()
+    join(both, A)
+    both.tick(both.node.deadline)
+    now = both.node.deadline
+    times = [now + n * T // 16 for n in range(64)]
+    left = [one for one in times if turned(both, one, beacon(A, one + 9 * (one - now)))]
+    assert left == [one for one in times if (one - now) % T < T // 4]
+    assert (
+        both.path.words[at.TURNED_AT : at.SOURCE].tolist()
+        == left[: -at.TURNS_PER_INTERVAL - 1 : -1]
+    )
 
 
 def test_beacons_with_anything_behind_them_or_of_others_are_not_turned(twins: Make) -> None:
