@@ -163,6 +163,9 @@ OF_PACKETS = (
         },
         Goal("best effort messages/s", "≥", 100_000),
         Goal("reliable messages/s", "≥", 50_000),
+        # T + 1 ms, and 2 T + 2 ms.
+        Goal("best effort p50 ms", "≤", 6),
+        Goal("reliable p50 ms", "≤", 12),
         Goal("lost", "=", 0),
         Goal("out of order", "=", 0),
         seconds=60,
