@@ -14,7 +14,7 @@ import msgspec
 
 from weir.errors import BadBatch
 from weir.model.ids import LIMIT_MAX, partition_of, topic_of
-from weir.model.limits import RELAY_CREDIT_BYTES_MAX
+from weir.model.limits import RELAY_CREDIT_BYTES_MAX, ROSTER_ENTRIES_MAX
 from weir.relay.messages import (
     UNKNOWN,
     Answer,
@@ -229,6 +229,8 @@ class Lower:
             )
         if answer.roster and answer.roster[0].number != len(state.roster):
             raise BadBatch(f"roster entry {answer.roster[0].number} is not the next one")
+        if len(state.roster) + len(answer.roster) > ROSTER_ENTRIES_MAX:
+            raise BadBatch(f"more than {ROSTER_ENTRIES_MAX:,} roster entries")
         chunks, at = [], 0
         last_chunk = state.last_chunk
         for chunk in answer.chunks:

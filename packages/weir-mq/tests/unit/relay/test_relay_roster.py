@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rigs.relay_logs import GROUP, NOW, Log, batch, child, served
-from weir.model.limits import ROSTER_ENTRIES_TOLD_MAX
+from rigs.relay_logs import CORE, GROUP, NOW, Log, batch, child, served
+from weir.model.limits import ROSTER_ENTRIES_MAX, ROSTER_ENTRIES_TOLD_MAX
 from weir.relay import entries as e
 from weir.relay import messages as m
 from weir.relay import ports as p
-from weir.relay.lower import Me
+from weir.relay.lower import BAD_ANSWERS_MAX, Me
 from weir.relay.partition import RelayPartition, Settings
 from weir.relay.rows import Row, RowKind, StoredBatches, roster_entry
 from weir.relay.state import RelayState
@@ -75,3 +75,21 @@ def test_messages_come_behind_a_roster_that_needs_several_answers() -> None:
     assert (second.next, len(second.roster)) == (51, many), "that at 51 needs the last one"
     third = served(log, child(51, 3, roster=2 * many))
     assert (third.next, third.roster) == (52, (entries[-1],))
+
+
+def test_entries_beyond_all_that_a_roster_can_have_are_bad_and_another_node_is_asked() -> None:
+    log = Log()
+    upper, pull = log.begin(50)
+    most = ROSTER_ENTRIES_MAX - 1
+    nearly_all = tuple(roster_entry(number, 0, 1) for number in range(most))
+    log.relay.state.apply(e.Relayed(1, 50, 50, 1, NOW, (), nearly_all), 1)
+    log.entries.append(b"")  # all of them, in one entry
+    last = roster_entry(most, 0, 2)
+    for _ in range(BAD_ANSWERS_MAX):
+        log.answer(upper, pull, [], roster=(last, roster_entry(most + 1, 0, 3)))
+        assert not log.of(p.AppendEntry)
+        asked, pull = log.pulled()
+    assert (asked, upper != CORE) == (CORE, True)
+    log.answer(CORE, pull, [], roster=(last,))
+    assert len(log.relay.state.roster) == ROSTER_ENTRIES_MAX
+    assert log.relay.state.partitions == 2
