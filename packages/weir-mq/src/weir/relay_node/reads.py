@@ -199,16 +199,24 @@ def chunk_indexes(state: RelayState, index: int, count: int) -> list[int]:
     return found
 
 
-def presence_in(state: RelayState, offset: int) -> Presence:
+def presence_in(state: RelayState, offset: int, log_start: int) -> Presence:
     """Return whether a message is here, as far as no entry has to be read: STORED may be SKIPPED or
     ABORTED.
+
+    The log of the core starts at `log_start`: what did not come and lies below is past retention.
+    Raises `Unavailable` for what did not come while that is -1, which nobody has said yet.
     """
     if not state.begun or offset >= state.end:
         return Presence.AWAITED
     if offset < state.start:
         return Presence.DELETED
     if any(first <= offset < behind for first, behind in state.gaps):
-        return Presence.LOST
+        if log_start < 0:
+            raise Unavailable(
+                f"offset {offset} is not here, and the core has not said yet whether it is past "
+                "retention: try again shortly"
+            )
+        return Presence.DELETED if offset < log_start else Presence.LOST
     return Presence.STORED
 
 

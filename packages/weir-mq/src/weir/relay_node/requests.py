@@ -242,11 +242,11 @@ class RelayRequests:
         """
         group, offset = request.address.group, request.offset
         _, held = self.partition(request.address)
-        if reads.presence_in(held.state, offset) is Presence.STORED:
+        if reads.presence_in(held.state, offset, held.machine.log_start) is Presence.STORED:
             await room.take()
             _, held = self.partition(request.address)
-        state = held.state
-        presence, stamp, received_ms = reads.presence_in(state, offset), 0, 0
+        state, stamp, received_ms = held.state, 0, 0
+        presence = reads.presence_in(state, offset, held.machine.log_start)
         start, end = state.start, state.end
         if presence is Presence.STORED:
             (index,) = state.entries_from(offset, offset + 1, 1)

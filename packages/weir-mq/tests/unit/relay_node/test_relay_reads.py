@@ -106,12 +106,15 @@ def test_a_message_is_told_to_be_here_skipped_or_no_message(log: Log) -> None:
     assert kept is not None
     log.relay([Row(1, 3, 7, len(kept)), Row(3, 2, 8)], bytes(kept))
     log.add(GapTold(21, 25, "gone"))
-    found = {at: reads.presence_in(log.state, at) for at in (9, 10, 21, 24, 25)}
+    found = {at: reads.presence_in(log.state, at, 23) for at in (9, 10, 21, 22, 23, 24, 25)}
     assert found == {
-        9: Presence.DELETED, 10: Presence.STORED, 21: Presence.LOST, 24: Presence.LOST,
-        25: Presence.AWAITED,
+        9: Presence.DELETED, 10: Presence.STORED, 21: Presence.DELETED, 22: Presence.DELETED,
+        23: Presence.LOST, 24: Presence.LOST, 25: Presence.AWAITED,
     }  # fmt: skip
-    assert reads.presence_in(RelayState(), 0) is Presence.AWAITED
+    assert reads.presence_in(log.state, 10, -1) is Presence.STORED
+    with pytest.raises(Unavailable, match="not said yet whether it is past retention"):
+        reads.presence_in(log.state, 21, -1)
+    assert reads.presence_in(RelayState(), 0, -1) is Presence.AWAITED
     told = {}
     for offset in (10, 11, 12, 14, 15, 16, 17, 18, 19):
         (index,) = log.state.entries_from(offset, offset + 1, 1)
