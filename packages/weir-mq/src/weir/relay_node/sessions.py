@@ -105,9 +105,8 @@ class BegunReports:
         """Take note of a pull that was granted messages."""
         key = topic_of(pull.address.group), pull.cluster
         self._pulls.pop(key, None)
-        self._pulls[key] = structs.replace(
-            pull, max_messages=0, max_bytes=0, wait_ms=0, begun=None, offsets_only=False
-        )
+        # It is of offsets only still, as one of a consumer behind a relay.
+        self._pulls[key] = structs.replace(pull, max_messages=0, max_bytes=0, wait_ms=0, begun=None)
         if len(self._pulls) > BEGUN_CLUSTERS_MAX:
             del self._pulls[next(iter(self._pulls))]
 

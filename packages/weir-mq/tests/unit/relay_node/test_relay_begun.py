@@ -17,7 +17,8 @@ from weir.protocol.client import messages as m
 from weir.relay_node.sessions import BEGUN_CLUSTERS_MAX, BEGUN_PARTITIONS_MAX, BegunReports
 
 AT = Address(0, 0, 1 << 16, 7)
-PULL = m.Pull(AT, "crew", 3, MIB, 500, 9_000, Mode.KEYED, [(4, 5)], ("a",), offsets_only=True)
+TOKEN = bytes(range(16))
+PULL = m.Pull(AT, "crew", 3, MIB, 500, 9_000, Mode.KEYED, [(4, 5)], ("a",), True, TOKEN)
 
 
 class Upstream:
@@ -79,7 +80,9 @@ def test_a_report_is_a_pull_of_no_message_in_the_way_of_the_last_one(
     upstream, other = Upstream(), Address(0, 0, AT.group + 1, 7)
     assert upstream.told(reports, (AT, "crew", [(0, 1)]), (other, "crew", [(5, 7)])) == 2
     assert upstream.offered == [
-        m.Pull(Address(0, 0, at.group), "crew", 0, 0, 0, 9_000, Mode.KEYED, runs, ("a",))
+        m.Pull(
+            Address(0, 0, at.group), "crew", 0, 0, 0, 9_000, Mode.KEYED, runs, ("a",), True, TOKEN
+        )
         for at, runs in ((AT, [(0, 1)]), (other, [(5, 7)]))
     ]
 

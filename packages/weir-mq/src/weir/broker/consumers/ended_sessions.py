@@ -38,7 +38,8 @@ class EndedSessions:
 
     def show(self, session: int, token: bytes, behind_relay: bool) -> None:
         """A session is of the consumer that has a token. What it holds is kept when it ends, if it
-        is `behind_relay`: without one it has nowhere to go.
+        is `behind_relay`: without one it has nowhere to go. A pull of no message that is not of
+        offsets only says neither.
         """
         if behind_relay:
             self._note(session, token)

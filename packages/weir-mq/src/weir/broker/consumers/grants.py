@@ -153,7 +153,7 @@ class Grants:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
-        if request.token:
+        if request.token and (request.offsets_only or request.max_messages):
             self.ended.show(caller.session, request.token, request.offsets_only)
         self._queues[name] = queue
         self.pickers.begin(name, request.mode, tags)

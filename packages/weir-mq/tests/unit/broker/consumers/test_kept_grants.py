@@ -134,6 +134,17 @@ def test_what_is_not_named_goes_to_others_at_once(rig: Any) -> None:
     assert crew.move(3, lost.fence) == ()
 
 
+@pytest.mark.parametrize("relay", [True, False], ids=["of offsets", "without"])
+def test_a_relay_that_tells_what_is_begun_is_a_relay_still(rig: Any, relay: bool) -> None:
+    """Between two pulls a consumer works for long, and its relay tells on what."""
+    crew = Crew(rig)
+    held = crew.pull(1)
+    assert crew.pull(1, most=0, begun=[(0, 1)], relay=relay).fence == 0
+    crew.end(1)
+    assert span(crew.pull(2, token=b"")) == (3, 6), "what the consumer works on is kept for it"
+    assert len(crew.move(3, held.fence, begun=[(0, 1)])) == 1
+
+
 def test_what_nobody_comes_for_goes_to_others_after_a_while(rig: Any) -> None:
     crew = Crew(rig)
     held = crew.pull(1, most=10)
