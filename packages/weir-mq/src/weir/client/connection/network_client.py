@@ -32,6 +32,7 @@ from weir.errors import (
     Refused,
     StampTooFar,
     Unavailable,
+    UnknownOpcode,
     WeirError,
 )
 from weir.model.ids import Address
@@ -184,6 +185,19 @@ def _led(request: m.Request) -> Address | None:
 def _group(request: m.Request) -> int:
     address = _led(request)
     return -1 if address is None else address.group
+
+
+async def _answer(connection: Connection, request: m.Request, left: float) -> object:
+    """Return the reply to a request; say of a node that does not know it what to do."""
+    try:
+        return await connection.request(request, left)
+    except UnknownOpcode as error:
+        name = type(request).__name__
+        raise UnknownOpcode(
+            f"a node of this set runs an older release, which does not know {name}: upgrade all "
+            f"nodes ({error})",
+            error.detail,
+        ) from error
 
 
 class NetworkClient:
@@ -365,7 +379,7 @@ class NetworkClient:
                     raise
                 raise refused from None
             try:
-                reply = await connection.request(request, max(deadline - loop.time(), 0.0))
+                reply = await _answer(connection, request, max(deadline - loop.time(), 0.0))
             except (Disconnected, Overloaded, Unavailable, NotLeader) as error:
                 if isinstance(error, NotLeader) and hasattr(request, "address"):
                     raise
