@@ -441,6 +441,12 @@ class NodeSet:
         one = self._nodes[number - 1]
         one.settings = {**one.settings, **settings}
 
+    def begin(self, number: int, before: Sequence[str]) -> None:
+        """Let the command of a node begin with these words, as for another release, whenever it is
+        started from now on.
+        """
+        self._nodes[number - 1].before = tuple(before)
+
     def listen(self, number: int, port: int) -> None:
         """Let a node listen at another port than that at which others reach it, as behind a proxy;
         before it is started.
