@@ -12,7 +12,7 @@ from weir_lab.proofs.handlers import OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER, OF_PACKETS
 from weir_lab.proofs.parts import OF_PARTS
 from weir_lab.proofs.peers import OF_PEERS, OLDEST_SPARK, PIPELINE_KILLS
-from weir_lab.proofs.sets import OF_LINKS, OF_MACHINES, OF_ROTATIONS, OF_SETS
+from weir_lab.proofs.sets import OF_LINKS, OF_MACHINES, OF_ROTATIONS, OF_SETS, OF_UPGRADES
 from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_POWER, OF_WORLDS
 
 #: What a request may cost, by the names that `weir bench journey` prints.
@@ -389,9 +389,9 @@ TARGETS = (
         "proof-peers",
         "needs other software: it compares the broker with other brokers, cuts the power of "
         "virtual machines, runs Spark's tests with the oldest PySpark, kills parts of a pipeline "
-        "on a Spark cluster, and rotates the certificates and keys of a set",
+        "on a Spark cluster, rotates the certificates and keys of a set, and upgrades one",
         105,
-        (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK, PIPELINE_KILLS, *OF_ROTATIONS),
+        (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK, PIPELINE_KILLS, *OF_ROTATIONS, *OF_UPGRADES),
     ),
     Target(
         "proof-power",

@@ -4,6 +4,7 @@ cables.
 
 from __future__ import annotations
 
+from weir.model.limits import FORMAT_LEVEL
 from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, Sweep, bench, tests
 
 _JUDGED = {
@@ -355,6 +356,38 @@ OF_ROTATIONS = (
         # Ten rounds rotate everything once, and come to the next certificate.
         sweep=Sweep("rotate", 20, step=10),
         seconds=720,
+    ),
+)
+
+OF_UPGRADES = (
+    Proof(
+        "upgrade",
+        "A set of three nodes under load by clients of both releases goes node by node from the "
+        "wheels of the release before to this one, back, and forth again; then its format level is "
+        "raised, and the clients of the release before go on",
+        ("python", "-m", "weir_lab.bench.faults.upgrade", "--json"),
+        {
+            "starts with another release": Figure("steps"),
+            "format level before it is raised": Figure("levels.0"),
+            "format level": Figure("levels.1"),
+            "messages": Figure("messages"),
+            "requests of the new level, too early": Figure("asked"),
+            "of these refused": Figure("early", "asked"),
+            **{name: Figure(name) for name in ("lost", "repeated", "reordered", "differing")},
+            "of the messages read by the release before at a relay": Figure("at_relay", "messages"),
+            "seconds between two confirms, most": Figure("gap_s"),
+        },
+        (
+            Goal("starts with another release", "=", 9),
+            Goal("format level before it is raised", "=", FORMAT_LEVEL - 1),
+            Goal("format level", "=", FORMAT_LEVEL),
+            Goal("messages", "≥", 1_000),
+            Goal("of these refused", "=", 1),
+            *(Goal(name, "=", 0) for name in ("lost", "repeated", "reordered", "differing")),
+            Goal("of the messages read by the release before at a relay", "=", 1),
+            Goal("seconds between two confirms, most", "≤", 4),
+        ),
+        seconds=90,
     ),
 )
 
