@@ -252,7 +252,8 @@ def ports(
 ) -> None:
     """Measure the processor time of an aggregator to which many idle processes are linked.
 
-    In place xdp that of the switch's thread in the kernel counts, too.
+    In place xdp that of the switch's thread in the kernel counts, too, and that of the program on
+    its ports.
 
     Exit code 1 if it took one of them for silent: the machine is too busy for the interval then.
     """

@@ -21,6 +21,7 @@ OBJECT = Path(__file__).with_name("switch.o")
 
 _CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _TEST_RUN, _LINK_CREATE = 0, 2, 3, 5, 10, 28
+_ENABLE_STATS, _RUN_TIME = 32, 0
 _PROG_TYPE_XDP, _CPUMAP = 6, 16
 _ATTACH_DEVMAP, _ATTACH_CPUMAP, _ATTACH_XDP = 33, 35, 37
 #: What runs in a map, and not on a port.
@@ -255,6 +256,11 @@ def _load(name: str, code: bytes, license: bytes, attach: int) -> int:
 def link_native(program: int, ifindex: int) -> int:
     """Attach a program to a device in native mode; return a link that holds it until closed."""
     return _bpf(_LINK_CREATE, struct.pack("=IIII", program, ifindex, _ATTACH_XDP, _DRIVER_MODE))
+
+
+def count_run_time() -> int:
+    """Let `fdinfo` say for how long programs ran; return what ends that if it is closed."""
+    return _bpf(_ENABLE_STATS, struct.pack("=I", _RUN_TIME))
 
 
 def pass_program() -> int:
