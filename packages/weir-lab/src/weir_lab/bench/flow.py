@@ -71,8 +71,8 @@ class Flow(msgspec.Struct, frozen=True):
     server_us: float | None
     foreign_cores: float | None
     samples: list[tuple[float, int]]
-    #: Singles: what sent the messages, a program in C or Python clients; and, if C did, how many
-    #: messages Python clients sent a second right after it.
+    #: Singles: what sent the messages, a program in C or Python clients; and how many messages
+    #: Python clients sent a second: if C did, right after it.
     generator: Literal["c", "python"] = "python"
     python_per_s: float | None = None
 
@@ -118,7 +118,8 @@ async def singles(
     """
     crew = side.lockstep(topic, counts, size, deadline_s)
     if crew is None:
-        return await flow(side, topic, "singles", counts, size, deadline_s)
+        alone = await flow(side, topic, "singles", counts, size, deadline_s)
+        return replace(alone, python_per_s=alone.messages_per_s)
     done = await flow(side, topic, "singles", counts, size, deadline_s, crew)
     if not done.clean:
         return done
@@ -144,20 +145,20 @@ async def flow(
         await crew.ready()
         if shape == "both":
             async with side.consume(topic, size, sink.take) as consuming:
-                meter = _Meter(side)
+                meter = Meter(side)
                 crew.go()
                 done = await _unless(side, crew.done(), consuming.failed(), sink, deadline_s)
                 await _unless(side, sink.complete.wait(), consuming.failed(), sink, deadline_s)
                 cpu = meter.read(done)
             began, ended = min(one.first_send_ns for one in done), sink.last_ns
             return _flow(side, shape, counts, size, (began, ended), sink, cpu, done)
-        meter = _Meter(side)
+        meter = Meter(side)
         crew.go()
         done = await crew.done()
         cpu = meter.read(done)
     began = min(one.first_send_ns for one in done)
     ended = max(one.last_confirm_ns for one in done)
-    meter, begin = _Meter(side), time.monotonic_ns()
+    meter, begin = Meter(side), time.monotonic_ns()
     async with side.consume(topic, size, sink.take) as consuming:
         await _unless(side, sink.complete.wait(), consuming.failed(), sink, deadline_s)
     if shape == "consume":
@@ -182,7 +183,7 @@ async def arrived(
         await asyncio.sleep(_POLL_S)
 
 
-class _Meter:
+class Meter:
     """CPU time from its making on."""
 
     def __init__(self, side: Side) -> None:

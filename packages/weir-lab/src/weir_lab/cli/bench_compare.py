@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from weir_lab.bench.spark.rows import Result
 
 SHAPES = (
-    "timeliness", "produce", "consume", "both", "singles", "burst", "latency", "dormitory",
+    "timeliness", "produce", "consume", "both", "singles", "workers", "burst", "latency",
+    "dormitory",
 )  # fmt: skip
 
 Peers = Annotated[
     str,
     typer.Option(
-        help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shape dormitory "
-        "direct and activemq."
+        help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shapes singles and "
+        "workers also redis-py and nats-py; of shape dormitory direct and activemq."
     ),
 ]
 Devices = Annotated[str, typer.Option(help="Devices, for shapes burst and dormitory.")]
@@ -52,6 +53,7 @@ def compare(
     shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
     producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
     connections: Annotated[str, typer.Option(help="For shape singles.")] = "1,10,100,1000",
+    workers: Annotated[str, typer.Option(help="For shape workers.")] = "16",
     devices: Devices = "1000,8000",
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
     duration: Duration = "8s",
@@ -68,10 +70,10 @@ def compare(
 ) -> None:
     """Run the same work on weir and on other brokers, started here one after the other.
 
-    scripts/install-peers installs them. Each is configured to be durable; the result says which of
-    them sync before they confirm. Kafka and RocketMQ servers are neither Debian packages nor Python
-    wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three nodes as weir
-    is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
+    scripts/install-peers installs them. Each is durable; the result says which sync before they
+    confirm. Kafka and RocketMQ servers are neither Debian packages nor Python wheels. With
+    --replicas 3: RabbitMQ and NATS, on three nodes as weir is. Exit code 1 if weir failed or lost
+    anything, or a peer did so twice.
 
     Shapes burst and latency give each side --rest to fill its files first. With --turns 5 one bad
     moment decides nothing; a peer that was twice as bad as weir at its first turn has no other.
@@ -79,10 +81,15 @@ def compare(
     Shape singles: each connection awaits each confirm. One program in C drives weir, Redis and NATS
     on one node, then Python clients do; without a compiler Python alone does.
 
+    Shape workers: consumers of one process share a filled topic and ack all of it, until the broker
+    knows the last ack: Redis by the hundred, NATS each, RabbitMQ (but no stream) and ActiveMQ by
+    the read. redis-py and nats-py are Redis and NATS with the Python clients that users have (pip
+    install weir-lab[peers]). Who is not installed is left out of shapes singles and workers.
+
     FOREIGN is how many cores others used beside a run: what neither it nor its broker did. A run
     beside which that was more than 0.2 is run again, at most --reruns times, and that run counts
     beside which it was least. weir:messages is weir where messages are handed over, and taken,
-    one at a time. All sides have as many bytes under way.
+    one at a time. All have as many bytes under way.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -95,7 +102,7 @@ def compare(
         from weir_lab.bench.comparison.compare import compare as run_all
         from weir_lab.bench.harness.runs import record as keep
 
-        amounts = _amounts(shape, producers, connections, devices)
+        amounts = _amounts(shape, producers, connections, workers, devices)
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
             seconds(deadline), folder, replicas, seconds(rest), turns,
@@ -185,11 +192,15 @@ def spark(
     )
 
 
-def _amounts(shape: str, producers: str, connections: str, devices: str) -> list[int]:
+def _amounts(
+    shape: str, producers: str, connections: str, workers: str, devices: str
+) -> list[int]:  # fmt: skip
     if shape in ("burst", "dormitory"):
         return several(devices, "devices")
     if shape == "singles":
         return several(connections, "connections")
+    if shape == "workers":
+        return several(workers, "workers")
     return several(producers, "producers")
 
 

@@ -1,6 +1,8 @@
 """A server that speaks as much RESP2 as weir's benchmarks use, for a machine without Redis.
 
 FAKE_LOSES=n: the n-th message is confirmed and never delivered, to see that a check notices.
+FAKE_REPEATS=n: it is delivered in the place of its successor, too. FAKE_FORGETS=1: acks are counted
+as none.
 FAKE_REFUSES=1: every XADD is answered with an error; a file's name: until that is gone, and the
 server that finds it removes it.
 """
@@ -16,11 +18,15 @@ from pathlib import Path
 class Stream:
     def __init__(self) -> None:
         self.values: list[bytes] = []
+        #: How many the one group of each stream was given.
+        self.given = 0
         self.changed = asyncio.Condition()
 
 
 streams: dict[bytes, Stream] = {}
 loses = int(os.environ.get("FAKE_LOSES", "-1"))
+repeats = int(os.environ.get("FAKE_REPEATS", "-1"))
+forgets = "FAKE_FORGETS" in os.environ
 refuses = (told := os.environ.get("FAKE_REFUSES", "")) == "1" or Path(told).is_file()
 
 
@@ -44,13 +50,14 @@ async def added(words: list[bytes]) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(number), number)
 
 
-async def taken(words: list[bytes], at: list[int]) -> bytes:
+async def taken(words: list[bytes]) -> bytes:
     name = words[-2]
     stream = streams[name]
     async with stream.changed:
-        await stream.changed.wait_for(lambda: len(stream.values) > at[0])
-    numbers = [n for n in range(at[0], min(len(stream.values), at[0] + 2_000)) if n != loses]
-    at[0] = min(len(stream.values), at[0] + 2_000)
+        await stream.changed.wait_for(lambda: len(stream.values) > stream.given)
+    first, most = stream.given, int(words[words.index(b"COUNT") + 1])
+    stream.given = min(len(stream.values), first + most)
+    numbers = [n - (n == repeats + 1 > 0) for n in range(first, stream.given) if n != loses]
     reply = b"*1\r\n*2\r\n$%d\r\n%b\r\n*%d\r\n" % (len(name), name, len(numbers))
     for n in numbers:
         number, value = b"%d-0" % n, stream.values[n]
@@ -60,7 +67,6 @@ async def taken(words: list[bytes], at: list[int]) -> bytes:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    at = [0]
     try:
         while True:
             words = await read_command(reader)
@@ -72,9 +78,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             elif words[0] == b"XADD":
                 writer.write(await added(words))
             elif words[0] == b"XACK":
-                writer.write(b":%d\r\n" % (len(words) - 3))
+                writer.write(b":%d\r\n" % (0 if forgets else len(words) - 3))
             else:
-                writer.write(await taken(words, at))
+                writer.write(await taken(words))
     except (ValueError, asyncio.IncompleteReadError, ConnectionError):
         writer.close()
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from weir.cli.main import main
-from weir_lab.bench.consumers import workers
 from weir_lab.bench.consumers.workers import Settings, fill, full_speed, work
 from weir_lab.bench.flow import FlowFailed
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.sides.own import Own, running_own
-from weir_lab.bench.sides.working import Mode, Taken
+from weir_lab.bench.sides.working import Mode, OwnWorkers, Taken
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +42,12 @@ def test_workers_take_each_message_once_and_each_key_in_order(
 def test_the_time_includes_that_of_the_last_ack(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([False, True])
 
-    async def acked(client: object, topic: str, cluster: str) -> bool:
+    async def acked(self: OwnWorkers) -> bool:
         await asyncio.sleep(0.3)
         return next(answers)
 
     async def test() -> None:
-        monkeypatch.setattr(workers, "_acked", acked)
+        monkeypatch.setattr(OwnWorkers, "_acked", acked)
         await fill(own, "acked", [10], 100)
         settings = Settings(workers=1, keys=1, messages=10)
         found = await work(own, "acked", [10], settings, "shared", by_message=False)

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from weir_lab.bench import burst, latency
 from weir_lab.bench.comparison.round import Round, Rule, Say, line, play
+from weir_lab.bench.comparison.workers import WORKERS_MAX, Work, share
 from weir_lab.bench.flow import FlowFailed, flow, shared_out, singles
 from weir_lab.bench.flow import Shape as FlowShape
 from weir_lab.bench.harness.loop import run
@@ -42,12 +43,16 @@ from weir_lab.bench.sides.peers.sets import NODES
 from weir_lab.bench.sides.side import Side, topic_name
 
 Shape = Literal[
-    "timeliness", "produce", "consume", "both", "singles", "burst", "latency", "dormitory"
-]
+    "timeliness", "produce", "consume", "both", "singles", "workers", "burst", "latency",
+    "dormitory",
+]  # fmt: skip
 #: What locks are compared with that report to weir.
 BEHIND_THE_LOCKS = ("direct", "activemq")
 #: In these weir's columns are handed over whole, and message by message beside.
-_OF_COLUMNS = ("timeliness", "produce", "consume", "both")
+_OF_COLUMNS = ("timeliness", "produce", "consume", "both", "workers")
+#: In these Python clients that are shipped for peers may be compared, too; who is not installed is
+#: left out.
+_OF_CLIENTS = ("singles", "workers")
 #: Of these, less is better.
 TIMED = ("burst", "latency", "dormitory")
 
@@ -60,7 +65,7 @@ _PROBE_FACTOR = 8
 
 class Settings(msgspec.Struct, frozen=True):
     """What to compare. `amounts` are producers, those of singles on a connection each that awaits
-    every publish, or devices that report; latency has one run.
+    every publish, workers that share a topic, or devices that report; latency has one run.
     """
 
     peers: list[str]
@@ -85,12 +90,14 @@ class Settings(msgspec.Struct, frozen=True):
         if self.replicas not in (1, NODES):
             raise ValueError(f"replicas={self.replicas}: peers run on 1 node, or on {NODES}")
         if self.shape != "dormitory":
-            chosen(self.labels)
+            self._check_peers()
         elif self.replicas != 1 or not {*self.peers} <= {*BEHIND_THE_LOCKS}:
             there = ", ".join(BEHIND_THE_LOCKS)
             raise ValueError(f"shape dormitory: its peers are {there}, each on one node")
         if not self.peers or not self.amounts or min(self.amounts) < 1:
             raise ValueError("name at least one peer, and amounts of 1 or more")
+        if self.shape == "workers" and max(self.amounts) > WORKERS_MAX:
+            raise ValueError(f"workers={max(self.amounts)}: there may be {WORKERS_MAX}")
         if self.seconds <= 0 or self.deadline_s <= self.seconds:
             raise ValueError("seconds must be above 0 and below the deadline")
         if self.messages_max < max(self.amounts):
@@ -105,6 +112,18 @@ class Settings(msgspec.Struct, frozen=True):
             raise ValueError(
                 "shape dormitory: it has one turn, for what is lost in it must be told"
             )
+
+    def _check_peers(self) -> None:
+        for one in chosen(self.labels):
+            if one.client is not None and self.shape not in _OF_CLIENTS:
+                there = ", ".join(_OF_CLIENTS)
+                raise ValueError(f"{one.name} is compared in the shapes {there} alone")
+        if (
+            self.shape == "workers"
+            and self.peers
+            and all(one.no_workers for one in chosen(self.labels))
+        ):
+            raise ValueError(f"shape workers: {chosen(self.labels)[0].no_workers}")
 
     @property
     def labels(self) -> list[str]:
@@ -152,12 +171,12 @@ def compare(settings: Settings, say: Say) -> Comparison:
     """Run everything; `say` is told each row.
 
     Raises `NotInstalled` before anything is measured if a peer is missing, `ValueError` for
-    settings that make no sense, and what weir's own run raises. Of shape singles a peer that is
-    missing is left out, and that is said.
+    settings that make no sense, and what weir's own run raises. Of shapes singles and workers a
+    peer that is missing is left out, and that is said; of workers also one that is no work queue.
     """
     settings.check()
-    if settings.shape == "singles":
-        settings = replace(settings, peers=_installed(settings, say))
+    if settings.shape in _OF_CLIENTS:
+        settings = replace(settings, peers=_able(settings, say))
     amounts = settings.amounts if settings.shape != "latency" else [1]
     with _contenders(settings) as contenders:
         rule = Rule(
@@ -175,16 +194,22 @@ def compare(settings: Settings, say: Say) -> Comparison:
     )
 
 
-def _installed(settings: Settings, say: Say) -> list[str]:
+def _able(settings: Settings, say: Say) -> list[str]:
+    """Return the peers that are here and can do it, each in its setting; say which are left out."""
     found = []
     for label, name in zip(settings.labels, settings.peers, strict=True):
+        sides = peer(label)
         try:
-            for one in peer(label):
+            for one in sides:
                 one.version()
         except NotInstalled as error:
             say(f"{name} is left out: {error}")
-        else:
-            found.append(name)
+            continue
+        for one in sides:
+            if settings.shape == "workers" and one.no_workers:
+                say(f"{one.label} is left out: {one.no_workers}")
+            else:
+                found.append(one.label)
     return found
 
 
@@ -251,6 +276,8 @@ async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, f
         late, _ = await latency.measure(side, lone)
         return late, late.confirm_p50_ms
     assert settings.shape != "dormitory"  # which has no sides, but platforms
+    if settings.shape == "workers":
+        return await _worked(side, settings, amount)
     shape: FlowShape = "both" if settings.shape == "timeliness" else settings.shape
     messages = await _enough(side, settings, shape, amount)
     counts = shared_out(messages, amount)
@@ -261,6 +288,28 @@ async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, f
         )
         return done, done.messages_per_s
     done = await flow(side, topic_name(99), shape, counts, settings.size, settings.deadline_s)
+    return done, done.messages_per_s
+
+
+async def _worked(side: Side, settings: Settings, workers: int) -> tuple[Work, float]:
+    """Let workers take as many messages as they do in about the time that the settings say, and no
+    more than are filled in within half the deadline.
+    """
+    messages, number = _PROBE_MESSAGES, 0
+    size, deadline_s = settings.size, settings.deadline_s
+    while messages < settings.messages_max:
+        probe = await share(side, topic_name(number), workers, messages, size, deadline_s)
+        if not probe.clean:
+            raise FlowFailed(f"{side.label} lost, repeated or changed messages of a probe: {probe}")
+        if probe.seconds >= _PROBE_S:
+            wanted = probe.messages_per_s * settings.seconds
+            filled = probe.filled_per_s * deadline_s / 2
+            messages = min(settings.messages_max, max(workers, int(min(wanted, filled))))
+            break
+        messages *= _PROBE_FACTOR
+        number += 1
+    messages = min(messages, settings.messages_max)
+    done = await share(side, topic_name(99), workers, messages, size, deadline_s)
     return done, done.messages_per_s
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from weir.client.client import Client, connect
+from weir.client.client import connect
 from weir.model.limits import BATCH_BYTES_MAX
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.flow import FlowFailed, shared_out
@@ -24,7 +23,7 @@ from weir_lab.bench.harness.machine import Foreign, Machine, this_machine
 from weir_lab.bench.harness.payload import SIZE_MIN, Block
 from weir_lab.bench.sides.own import CHUNK_MESSAGES, Own, check_replicas
 from weir_lab.bench.sides.side import topic_name
-from weir_lab.bench.sides.working import MODES, Mode, OwnWorkers, Taken, opened
+from weir_lab.bench.sides.working import MODES, Mode, OwnWorkers, Taken, opened, unless
 
 _LOOK_S = 0.01
 #: A rate is taken over so long, and is full from so much of the steady one on.
@@ -182,14 +181,14 @@ async def work(
         consumers = await opened(client, topic, settings.workers, mode)
         server, foreign, cpu = side.cpu_s(), Foreign(), time.process_time()
         began, samples = time.monotonic(), list[Sample]()
-        workers = OwnWorkers(consumers, taken, by_message=by_message)
+        workers = OwnWorkers(client, mode, consumers, taken, by_message=by_message)
+        workers.begin()
         looking = asyncio.ensure_future(_look(taken, began, samples))
         try:
             async with asyncio.timeout(settings.deadline_s):
-                await _unless(workers.failed(), taken.complete.wait())
+                await unless(workers.failed(), taken.complete.wait())
                 samples.append((time.monotonic() - began, taken.received))
-                while not await _acked(client, topic, mode):
-                    await _unless(workers.failed(), workers.finish())
+                await unless(workers.failed(), workers.finish())
         except TimeoutError:
             side.running()
             raise FlowFailed(
@@ -247,25 +246,7 @@ def full_speed(samples: Sequence[Sample]) -> float | None:
     return None
 
 
-async def _acked(client: Client, topic: str, cluster: str) -> bool:
-    """Return whether all is acked: with what came again, that is later than all was taken."""
-    return not (await client.clusters(topic, cluster))[0].lag
-
-
 async def _look(taken: Taken, began: float, samples: list[Sample]) -> None:
     while True:
         samples.append((time.monotonic() - began, taken.received))
         await asyncio.sleep(_LOOK_S)
-
-
-async def _unless(failing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Any]) -> None:
-    """Return once `work` is done; raise what the other raises first."""
-    both = [asyncio.ensure_future(failing), asyncio.ensure_future(work)]
-    try:
-        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for one in done:
-            one.result()
-    finally:
-        for one in both:
-            one.cancel()
-        await asyncio.wait(both)

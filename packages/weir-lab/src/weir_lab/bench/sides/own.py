@@ -24,6 +24,7 @@ from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Crew, Producers
 from weir_lab.bench.sides.device_logins import Login
 from weir_lab.bench.sides.side import Take
+from weir_lab.bench.sides.working import Mode, OwnWorkers, Taken, opened
 
 PROCESSES_MAX = 2
 #: A batch of one producer, as far as that stays well under a MiB.
@@ -157,6 +158,25 @@ class Own:
                 yield receiving
             finally:
                 await receiving.stop()
+
+    async def share(self, topic: str) -> None:
+        """Make a topic; any can be shared."""
+        await self.prepare(topic)
+
+    @asynccontextmanager
+    async def workers(
+        self, topic: str, size: int, workers: int, taken: Taken
+    ) -> AsyncIterator[OwnWorkers]:
+        """Return so many workers, which ack message by message, or grants as a whole."""
+        async with connect(self.url, name="weir-bench") as client:
+            mode: Mode = "shared"
+            consumers = await opened(client, topic, workers, mode)
+            working = OwnWorkers(client, mode, consumers, taken, by_message=self._by_message)
+            try:
+                yield working
+            finally:
+                await working.stop()
+                await asyncio.gather(*(one.close() for one in consumers))
 
     @asynccontextmanager
     async def lone(self, topic: str, size: int) -> AsyncIterator[OwnLone]:

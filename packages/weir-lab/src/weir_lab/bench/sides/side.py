@@ -9,6 +9,7 @@ from typing import Protocol
 
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.harness.producers import Crew
+from weir_lab.bench.sides.working import Taken
 
 #: Takes a value column: int32 offsets [n + 1] and the data they point into.
 Take = Callable[[memoryview, memoryview], None]
@@ -29,6 +30,19 @@ class Consuming(Protocol):
 
     async def failed(self) -> None:
         """Return never; raise what ended the consumer."""
+
+
+class Working(Protocol):
+    """Workers that are connected, and share a topic."""
+
+    def begin(self) -> None:
+        """Let each ask for its first messages."""
+
+    async def failed(self) -> None:
+        """Return never; raise what ended a worker."""
+
+    async def finish(self) -> None:
+        """Return when the broker knows all acks; what was taken must be acked by then."""
 
 
 class Side(Protocol):
@@ -55,6 +69,9 @@ class Side(Protocol):
     async def prepare(self, topic: str) -> None:
         """Make an empty topic."""
 
+    async def share(self, topic: str) -> None:
+        """Make an empty topic that workers are to share."""
+
     def crew(
         self, topic: str, counts: Sequence[int], size: int, timeout_s: float, lone: bool = False
     ) -> Crew[Done]:  # fmt: skip
@@ -71,6 +88,11 @@ class Side(Protocol):
 
     def consume(self, topic: str, size: int, take: Take) -> AbstractAsyncContextManager[Consuming]:
         """Return a consumer that hands to `take` all there is from the beginning on."""
+
+    def workers(
+        self, topic: str, size: int, workers: int, taken: Taken
+    ) -> AbstractAsyncContextManager[Working]:
+        """Return so many workers, which ack all they take and note it in `taken`."""
 
     def lone(self, topic: str, size: int) -> AbstractAsyncContextManager[Lone]:
         """Return a producer on a connection of its own."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal
 
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
@@ -68,11 +68,28 @@ class OwnWorkers:
     as a whole.
     """
 
-    def __init__(self, consumers: Sequence[Consumer], taken: Taken, *, by_message: bool) -> None:
-        """Take consumers that are open, and begin."""
+    def __init__(
+        self,
+        client: Client,
+        cluster: str,
+        consumers: Sequence[Consumer],
+        taken: Taken,
+        *,
+        by_message: bool,
+    ) -> None:
+        """Take consumers of a client that are open, of one cluster."""
+        self._client = client
+        self._cluster = cluster
         self._consumers = consumers
-        run = self._by_message if by_message else self._in_batches
-        self._tasks = [asyncio.ensure_future(run(one, taken)) for one in consumers]
+        self._taken = taken
+        self._run = self._by_message if by_message else self._in_batches
+        self._tasks: list[asyncio.Future[None]] = []
+
+    def begin(self) -> None:
+        """Let each ask for its first messages."""
+        self._tasks = [
+            asyncio.ensure_future(self._run(one, self._taken)) for one in self._consumers
+        ]
 
     @staticmethod
     async def _by_message(consumer: Consumer, taken: Taken) -> None:
@@ -94,19 +111,46 @@ class OwnWorkers:
 
     async def failed(self) -> None:
         """Raise what ended one of them."""
-        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for one in self._tasks:
-            one.result()
+        await first_failure(self._tasks)
 
     async def finish(self) -> None:
         """Return when a majority knows all acks."""
-        await asyncio.gather(*(one.flush() for one in self._consumers))
+        while not await self._acked():
+            await asyncio.gather(*(one.flush() for one in self._consumers))
+
+    async def _acked(self) -> bool:
+        """Return whether all is acked: with what came again, that is later than all was taken."""
+        topic = self._consumers[0].topic
+        return not (await self._client.clusters(topic, self._cluster))[0].lag
 
     async def stop(self) -> None:
         """End them."""
-        for one in self._tasks:
-            one.cancel()
-        await asyncio.wait(self._tasks)
+        await ended(self._tasks)
+
+
+async def first_failure(running: Sequence[asyncio.Future[None]]) -> None:
+    """Raise what ends one of them."""
+    await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+    for one in running:
+        one.result()
+
+
+async def ended(running: Sequence[asyncio.Future[None]]) -> None:
+    """Cancel all of them; return when they have ended."""
+    for one in running:
+        one.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def unless(failing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Any]) -> None:
+    """Return once `work` is done; raise what the other raises first."""
+    both = [asyncio.ensure_future(failing), asyncio.ensure_future(work)]
+    try:
+        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    finally:
+        await ended(both)
 
 
 async def opened(client: Client, topic: str, workers: int, mode: Mode) -> list[Consumer]:

@@ -93,3 +93,7 @@ class ActiveMq(Peer):
     def consuming(self, topic: str, size: int) -> Subscribing:
         """Return the consumer's side."""
         return Subscribing(topic, size)
+
+    def working(self, topic: str, size: int, number: int, grant: int) -> Subscribing:
+        """Return a worker's side."""
+        return Subscribing(topic, size, grant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from weir_lab.bench.sides.peers.dialect import OneByOne, PeerRefused, Records, refused
+from weir_lab.bench.sides.peers.dialect import Marker, OneByOne, PeerRefused, Records, refused
 
 _PROTOCOL = b"AMQP\0\0\x09\x01"
 _FRAME = struct.Struct(">BHI")
@@ -15,7 +15,7 @@ _FRAME_MAX = 131_072
 
 _START, _TUNE, _OPEN_OK = (10, 10), (10, 30), (10, 41)
 _CHANNEL_OPEN_OK, _DECLARE_OK = (20, 11), (50, 11)
-_CONFIRM_OK, _QOS_OK, _CONSUME_OK = (85, 11), (60, 11), (60, 21)
+_CONFIRM_OK, _QOS_OK, _PURGE_OK = (85, 11), (60, 11), (50, 31)
 
 
 def _frame(kind: int, channel: int, body: bytes) -> bytes:
@@ -147,15 +147,22 @@ class Publishing(OneByOne):
 
 
 class Consuming:
-    """basic.consume with a prefetch; the last message of a read acks all before it."""
+    """basic.consume with a prefetch; the last message of a read acks all before it.
 
-    def __init__(self, topic: str, size: int) -> None:
-        """Consume values of `size` bytes from a queue that exists."""
+    No ack has an answer. But a queue takes what comes by one channel in its order, a quorum queue
+    by its log, so that it knows all acks when it answers a queue.purge behind them.
+    """
+
+    def __init__(self, topic: str, size: int, prefetch: int = _PREFETCH) -> None:
+        """Consume values of `size` bytes from a queue that exists; up to `prefetch` of them may
+        wait for their ack.
+        """
         self.ready = False
-        name = _short(topic.encode())
-        qos = _method(1, (60, 10), struct.pack(">IHB", 0, _PREFETCH, 0))
-        consume = _method(1, (60, 20), b"\0\0" + name + _short(b"t") + b"\0" + _long(b""))
-        self._talk = _login([(_CHANNEL_OPEN_OK, qos), (_QOS_OK, consume), (_CONSUME_OK, b"")])
+        self.settled = False
+        self._name = _short(topic.encode())
+        qos = _method(1, (60, 10), struct.pack(">IHB", 0, prefetch, 0))
+        self._talk = _login([(_CHANNEL_OPEN_OK, qos), (_QOS_OK, b"")])
+        self._purged = Marker(_FRAME.pack(1, 1, 8) + _METHOD.pack(*_PURGE_OK))
         # Three frames: whom it is for, the properties, the value.
         self._records = Records(
             rb"\x01\x00\x01.{4}\x00\x3c\x00\x3c\x01t(.{8}).\x00.[^\xce]*\xce"
@@ -168,17 +175,27 @@ class Consuming:
         """Return the protocol header."""
         return _PROTOCOL
 
+    def begin(self) -> bytes:
+        """Return what makes the server deliver."""
+        arguments = b"\0\0" + self._name + _short(b"t") + b"\0" + _long(b"")
+        return _method(1, (60, 20), arguments)
+
+    def end(self) -> bytes:
+        """Return a purge, of which nothing is left to delete."""
+        return _method(1, (50, 30), b"\0\0" + self._name + b"\0")
+
     def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the values of whole messages and the ack of the last. Raises `PeerRefused`."""
         answer = b""
         if not self.ready:
             answer, came, rest = self._talk.receive(data)
             _closed(rest)
-            if _CONSUME_OK not in came:
+            if _QOS_OK not in came:
                 return [], answer
             self.ready = True
             self._talk.drop()
             data = rest
+        self.settled = bool(self._purged.count(data)) or self.settled
         found = self._records.take(data)
         _closed(self._records.rest)
         if found:

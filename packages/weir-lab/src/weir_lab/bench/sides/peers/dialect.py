@@ -7,6 +7,7 @@ one block of memory, and Python is never the limit. Confirms are counted by a ma
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 from weir.errors import WeirError
@@ -51,13 +52,48 @@ class Consuming(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the peer knows that we consume."""
+        """Whether messages may be asked for."""
 
     def opening(self) -> bytes:
-        """Return what is sent as soon as the connection is there."""
+        """Return what is sent as soon as the connection is there; it asks for no message."""
+
+    def begin(self) -> bytes:
+        """Return what asks for the first messages, once it is `ready`."""
 
     def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Take what arrived; return the values in it, and acks and requests to send."""
+
+
+class Sharing(Consuming, Protocol):
+    """The connection of one of several workers that share a topic."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the peer has said that it knows all acks; it may have to be asked by `end`."""
+
+    def end(self) -> bytes:
+        """Return what asks, behind the last ack, whether the peer knows all of them."""
+
+
+class Client(Protocol):
+    """A connection by a client that is shipped for a peer: the one that its users have."""
+
+    async def open(self, port: int) -> None:
+        """Connect to a peer on this machine."""
+
+    async def publish(self, topic: str, value: bytes) -> None:
+        """Send a message and return when it is confirmed."""
+
+    async def work(
+        self, topic: str, number: int, grant: int, take: Callable[[list[bytes]], None]
+    ) -> None:
+        """Take messages as worker `number`, up to `grant` at a time, and ack them, for ever."""
+
+    async def settled(self) -> None:
+        """Return when the peer knows all acks."""
+
+    async def close(self) -> None:
+        """End the connection."""
 
 
 class Marker:

@@ -8,7 +8,7 @@ from typing import cast
 
 from weir.errors import Disconnected
 from weir_lab.bench.harness.payload import Block
-from weir_lab.bench.sides.peers.dialect import Consuming, Publishing
+from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, Sharing
 
 CONNECT_SECONDS = 30.0
 
@@ -131,6 +131,10 @@ class Consumer(_Connection):
         self._dialect = dialect
         self._take = take
 
+    def begin(self) -> None:
+        """Ask for the first messages."""
+        self.write(self._dialect.begin())
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         super().connection_made(transport)
@@ -152,6 +156,32 @@ class Consumer(_Connection):
     def _look(self) -> None:
         if self._dialect.ready and not self.is_ready.done():
             self.is_ready.set_result(None)
+
+
+class Worker(Consumer):
+    """A consumer of several that share a topic, which tells when the peer knows its acks."""
+
+    def __init__(self, dialect: Sharing, take: Callable[[list[bytes]], None]) -> None:
+        """Hand values to `take` as they come."""
+        super().__init__(dialect, take)
+        self._sharing = dialect
+        self._ended: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Ack, hand on, and tell who waits for the end."""
+        super().data_received(data)
+        self._look_at_end()
+
+    async def end(self) -> None:
+        """Return when the peer knows all acks."""
+        self._ended = asyncio.get_running_loop().create_future()
+        self.write(self._sharing.end())
+        self._look_at_end()
+        await self._ended
+
+    def _look_at_end(self) -> None:
+        if self._ended is not None and not self._ended.done() and self._sharing.settled:
+            self._ended.set_result(None)
 
 
 async def connected(port: int, connection: _Connection) -> None:

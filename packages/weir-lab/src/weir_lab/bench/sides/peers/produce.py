@@ -14,8 +14,10 @@ import msgspec
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, rehearse
-from weir_lab.bench.sides.peers.load import Producer, connected
+from weir_lab.bench.sides.peers.dialect import Client
+from weir_lab.bench.sides.peers.load import CONNECT_SECONDS, Producer, connected
 from weir_lab.bench.sides.peers.peers import peer
+from weir_lab.bench.sides.peers.server import Peer
 
 #: Connecting many at once would only make them wait for each other.
 _OPENING_AT_ONCE = 64
@@ -32,6 +34,60 @@ class PeerPlan(msgspec.Struct, frozen=True):
     chunk: int
     window: int
     timeout_s: float
+    lone: bool = False
+
+
+class ClientProducer:
+    """Sends one message after the other with the client that is shipped for a peer."""
+
+    def __init__(self, client: Client, topic: str, size: int, number: int) -> None:
+        """Send as producer `number`."""
+        self.confirmed = 0
+        self._client = client
+        self._topic = topic
+        self._block = Block(size, 1)
+        self._number = number
+
+    async def open(self, port: int) -> None:
+        """Connect."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await self._client.open(port)
+
+    async def send(self, messages: int) -> None:
+        """Send so many, each once the one before is confirmed."""
+        for sequence in range(messages):
+            (value,) = self._block.values_of(self._number, sequence, 1)
+            await self._client.publish(self._topic, value)
+            self.confirmed += 1
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._client.close()
+
+
+class RawProducer:
+    """Sends with a connection that only moves bytes."""
+
+    def __init__(self, producer: Producer) -> None:
+        """Take one that is not connected."""
+        self._producer = producer
+
+    @property
+    def confirmed(self) -> int:
+        """How many messages were confirmed."""
+        return self._producer.confirmed
+
+    async def open(self, port: int) -> None:
+        """Connect."""
+        await connected(port, self._producer)
+
+    async def send(self, messages: int) -> None:
+        """Send so many, with a window under way."""
+        await self._producer.send(messages)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._producer.close()
 
 
 async def produce(plan: PeerPlan, orders: Orders) -> Done:
@@ -39,15 +95,10 @@ async def produce(plan: PeerPlan, orders: Orders) -> Done:
     (server,) = peer(plan.peer)
     rows = max(1, min(plan.chunk, plan.window // 2))
     made_per_s = rehearse(Block(plan.size, rows).bytes_of, rows)
-    producers = []
-    for number, _ in plan.shares:
-        dialect = server.publishing(plan.topic, plan.size)
-        # What stands around a value may name the connection.
-        block = Block(plan.size, rows, dialect.head, dialect.tail)
-        producers.append(Producer(dialect, block, number, plan.window))
+    producers = [_producer(server, plan, number, rows) for number, _ in plan.shares]
     for first in range(0, len(producers), _OPENING_AT_ONCE):
         some = producers[first : first + _OPENING_AT_ONCE]
-        await asyncio.gather(*(connected(plan.port, producer) for producer in some))
+        await asyncio.gather(*(producer.open(plan.port) for producer in some))
     report(Ready(made_per_s))
     await orders.get()
     cpu = time.process_time()
@@ -64,9 +115,21 @@ async def produce(plan: PeerPlan, orders: Orders) -> Done:
         ) from None
     done_ns = time.monotonic_ns()
     confirmed = sum(producer.confirmed for producer in producers)
-    for producer in producers:
-        producer.close()
-    return Done(began_ns, confirmed, 0, 0, time.process_time() - cpu, done_ns)
+    cpu = time.process_time() - cpu
+    await asyncio.gather(*(producer.close() for producer in producers))
+    return Done(began_ns, confirmed, 0, 0, cpu, done_ns)
+
+
+def _producer(
+    server: Peer, plan: PeerPlan, number: int, rows: int
+) -> ClientProducer | RawProducer:  # fmt: skip
+    """Return producer `number`: with the shipped client if it is lone and there is one."""
+    if plan.lone and server.client is not None:
+        return ClientProducer(server.client(), plan.topic, plan.size, number)
+    dialect = server.publishing(plan.topic, plan.size)
+    # What stands around a value may name the connection.
+    block = Block(plan.size, rows, dialect.head, dialect.tail)
+    return RawProducer(Producer(dialect, block, number, plan.window))
 
 
 if __name__ == "__main__":

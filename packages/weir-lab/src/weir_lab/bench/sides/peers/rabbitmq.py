@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weir_lab.bench.sides.peers import amqp, rabbitstream
-from weir_lab.bench.sides.peers.dialect import Consuming, Publishing
+from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, Sharing
 from weir_lab.bench.sides.peers.server import (
     Peer,
     PeerFailed,
@@ -38,6 +38,7 @@ class RabbitMq(Peer):
     def __init__(self, variant: str) -> None:
         """Choose a kind of queue."""
         super().__init__(variant)
+        self.no_workers = "a stream is no work queue" if variant == "stream" else ""
         self._names_port = 0
         self._nodes_port = 0
         self._amqp_port = 0
@@ -155,3 +156,9 @@ class RabbitMq(Peer):
         if self.variant == "stream":
             return rabbitstream.Subscribing(topic, size)
         return amqp.Consuming(topic, size)
+
+    def working(self, topic: str, size: int, number: int, grant: int) -> Sharing:
+        """Return a worker's side; there is none for a stream."""
+        if self.variant == "stream":
+            return super().working(topic, size, number, grant)
+        return amqp.Consuming(topic, size, grant)

@@ -142,6 +142,10 @@ class Subscribing:
         """Return the first request."""
         return self._talk.opening()
 
+    def begin(self) -> bytes:
+        """Return nothing: to subscribe is part of being ready."""
+        return b""
+
     def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the values of whole chunks, and their credits. Raises `PeerRefused`."""
         found, answer = self._talk.frames(data)

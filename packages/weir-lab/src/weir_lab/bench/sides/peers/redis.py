@@ -12,8 +12,10 @@ from weir_lab.bench.sides.peers.dialect import Marker, OneByOne, refused
 from weir_lab.bench.sides.peers.server import Peer, ask, program
 
 GROUP = b"g"
-_COUNT = b"2000"
-_BLOCK_MS = b"5000"
+_COUNT = 2_000
+#: A worker acks so many entries by one XACK.
+ACK_ENTRIES = 100
+BLOCK_MS = 5_000
 
 
 class Redis(Peer):
@@ -68,6 +70,10 @@ class Redis(Peer):
         """Return the consumer's side."""
         return Reading(topic, size)
 
+    def working(self, topic: str, size: int, number: int, grant: int) -> Reading:
+        """Return a worker's side."""
+        return Reading(topic, size, b"c%d" % number, grant, ACK_ENTRIES)
+
 
 def command(*words: bytes) -> bytes:
     """Return one command, as an array of bulk strings."""
@@ -102,25 +108,53 @@ class Adding(OneByOne):
 
 
 class Reading:
-    """XREADGROUP of many entries at a time; all of a reply are acked with the next read."""
+    """XREADGROUP of many entries at a time; all of a reply are acked with the next read. What an
+    XACK returns is how many entries the server has noted as acked.
+    """
 
     _BEGIN = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]*\r\n\*(\d+)\r\n")
-    _ACKED = re.compile(rb":\d+\r\n|\*-1\r\n")
+    _ACKED = re.compile(rb":(\d+)\r\n|\*-1\r\n")
 
-    def __init__(self, topic: str, size: int) -> None:
-        """Consume values of `size` bytes from a stream whose group exists."""
+    def __init__(
+        self,
+        topic: str,
+        size: int,
+        consumer: bytes = b"c",
+        count: int = _COUNT,
+        ack_entries: int = _COUNT,
+    ) -> None:
+        """Consume values of `size` bytes from a stream whose group exists, as one of its consumers:
+        read `count` entries at a time, and ack up to `ack_entries` by one command.
+        """
         self.ready = True
         self._topic = topic.encode()
+        self._consumer = consumer
+        self._count = b"%d" % count
+        self._ack_entries = ack_entries
+        self._taken = self._acked = 0
         self._entry = re.compile(
             rb"\*2\r\n(\$\d+\r\n[\d-]+\r\n)\*2\r\n\$1\r\nd\r\n\$%d\r\n(.{%d})\r\n" % (size, size),
             re.DOTALL,
         )
         self._rest = b""
 
+    @property
+    def settled(self) -> bool:
+        """Whether the replies of all XACKs came, for all that was taken."""
+        return self._acked == self._taken
+
     def opening(self) -> bytes:
-        """Return the first read, which waits for entries."""
-        words = (b"GROUP", GROUP, b"c", b"COUNT", _COUNT, b"BLOCK", _BLOCK_MS)
+        """Return nothing: a connection is ready as it is."""
+        return b""
+
+    def begin(self) -> bytes:
+        """Return a read, which waits for entries."""
+        words = (b"GROUP", GROUP, self._consumer, b"COUNT", self._count, b"BLOCK", b"%d" % BLOCK_MS)
         return command(b"XREADGROUP", *words, b"STREAMS", self._topic, b">")
+
+    def end(self) -> bytes:
+        """Return nothing: each XACK has a reply."""
+        return b""
 
     def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the values of whole replies, their acks and the next read."""
@@ -131,16 +165,18 @@ class Reading:
         while at < len(data):
             if (acked := self._ACKED.match(data, at)) is not None:
                 at = acked.end()
-                if data[at - 4 : at - 2] == b"-1":  # nothing came within the time of a read
-                    answer += self.opening()
+                if acked[1] is None:  # nothing came within the time of a read
+                    answer += self.begin()
+                else:
+                    self._acked += int(acked[1])
             elif (begin := self._BEGIN.match(data, at)) is not None:
                 found = self._entry.findall(data, begin.end())
                 count = int(begin[1])
                 if len(found) < count:
                     break
                 values += [value for _, value in found[:count]]
-                ids = b"".join([number for number, _ in found[:count]])
-                answer += self._ack(ids, count) + self.opening()
+                answer += self._acks([number for number, _ in found[:count]]) + self.begin()
+                self._taken += count
                 at = self._end(data, begin.end(), found[:count])
             elif data[at : at + 1] == b"-":
                 raise refused("redis", data[at:])
@@ -149,11 +185,15 @@ class Reading:
         self._rest = data[at:]
         return values, answer
 
-    def _ack(self, ids: bytes, count: int) -> bytes:
+    def _acks(self, ids: list[bytes]) -> bytes:
         words = b"$4\r\nXACK\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
             len(self._topic), self._topic, len(GROUP), GROUP,
         )  # fmt: skip
-        return b"*%d\r\n" % (count + 3) + words + ids
+        commands = []
+        for first in range(0, len(ids), self._ack_entries):
+            some = ids[first : first + self._ack_entries]
+            commands += [b"*%d\r\n" % (len(some) + 3), words, *some]
+        return b"".join(commands)
 
     @staticmethod
     def _end(data: bytes, at: int, found: list[tuple[bytes, bytes]]) -> int:

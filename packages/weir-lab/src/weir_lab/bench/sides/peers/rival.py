@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from weir.errors import WeirError
 from weir_lab.bench.harness.lockstep import in_lockstep
 from weir_lab.bench.harness.machine import family_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.sides.own import PROCESSES_MAX, chunk_of, window_of
-from weir_lab.bench.sides.peers.load import Consumer, Producer, connected
+from weir_lab.bench.sides.peers.dialect import Client
+from weir_lab.bench.sides.peers.load import Consumer, Producer, Worker, connected
 from weir_lab.bench.sides.peers.produce import PeerPlan
 from weir_lab.bench.sides.peers.server import Peer, PeerFailed, running_peer
-from weir_lab.bench.sides.side import Take
+from weir_lab.bench.sides.side import Take, Working
+from weir_lab.bench.sides.working import GRANT_MESSAGES, Taken, ended, first_failure
 
 #: As many messages are checked at once.
 _READ_MESSAGES_MAX = 4_096
@@ -55,6 +59,10 @@ class Rival:
         """Make an empty topic."""
         await asyncio.get_running_loop().run_in_executor(None, self._peer.prepare, topic)
 
+    async def share(self, topic: str) -> None:
+        """Make an empty topic that workers are to share."""
+        await asyncio.get_running_loop().run_in_executor(None, self._peer.share, topic)
+
     def crew(
         self, topic: str, counts: Sequence[int], size: int, timeout_s: float, lone: bool = False
     ) -> Crew[Done]:  # fmt: skip
@@ -73,6 +81,7 @@ class Rival:
                 1 if lone else chunk_of(size),
                 1 if lone else window,
                 timeout_s,
+                lone=lone,
             )
             for number in range(processes)
         ]
@@ -96,10 +105,39 @@ class Rival:
 
         consumer = Consumer(self._peer.consuming(topic, size), hand_on)
         await connected(self.port, consumer)
+        consumer.begin()
         try:
             yield RivalConsuming(consumer)
         finally:
             consumer.close()
+
+    @asynccontextmanager
+    async def workers(
+        self, topic: str, size: int, workers: int, taken: Taken
+    ) -> AsyncIterator[Working]:
+        """Return so many workers, each on a connection of its own."""
+        if self._peer.client is not None:
+            clients = [self._peer.client() for _ in range(workers)]
+            try:
+                await asyncio.gather(*(one.open(self.port) for one in clients))
+                shipped = ClientWorkers(self.label, clients, topic, taken)
+                try:
+                    yield shipped
+                finally:
+                    await shipped.stop()
+            finally:
+                await asyncio.gather(*(one.close() for one in clients))
+            return
+        sides = [
+            self._peer.working(topic, size, number, GRANT_MESSAGES) for number in range(workers)
+        ]
+        connections = [Worker(one, taken.values) for one in sides]
+        try:
+            await asyncio.gather(*(connected(self.port, one) for one in connections))
+            yield RivalWorkers(connections)
+        finally:
+            for one in connections:
+                one.close()
 
     @asynccontextmanager
     async def lone(self, topic: str, size: int) -> AsyncIterator[RivalLone]:
@@ -124,6 +162,68 @@ class RivalConsuming:
     async def failed(self) -> None:
         """Raise what ended the consumer."""
         await asyncio.shield(self._consumer.trouble)
+
+
+class RivalWorkers:
+    """Workers that only move bytes."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        """Take workers that are connected."""
+        self._workers = workers
+
+    def begin(self) -> None:
+        """Let each ask for its first messages."""
+        for one in self._workers:
+            one.begin()
+
+    async def failed(self) -> None:
+        """Raise what ended one of them."""
+        await first_failure([one.trouble for one in self._workers])
+
+    async def finish(self) -> None:
+        """Return when the peer knows all acks."""
+        await asyncio.gather(*(one.end() for one in self._workers))
+
+
+class ClientWorkers:
+    """Workers with the client that is shipped for a peer."""
+
+    def __init__(self, label: str, clients: Sequence[Client], topic: str, taken: Taken) -> None:
+        """Take clients that are connected."""
+        self._label = label
+        self._clients = clients
+        self._topic = topic
+        self._taken = taken
+        self._tasks: list[asyncio.Future[None]] = []
+
+    def begin(self) -> None:
+        """Let each ask for its first messages."""
+        take = self._taken.values
+        self._tasks = [
+            asyncio.ensure_future(self._told(one.work(self._topic, number, GRANT_MESSAGES, take)))
+            for number, one in enumerate(self._clients)
+        ]
+
+    async def failed(self) -> None:
+        """Raise what ended one of them."""
+        await first_failure(self._tasks)
+
+    async def finish(self) -> None:
+        """Return when the peer knows all acks."""
+        await asyncio.gather(*(self._told(one.settled()) for one in self._clients))
+
+    async def stop(self) -> None:
+        """End them."""
+        await ended(self._tasks)
+
+    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what a client does; its library raises errors of its own."""
+        try:
+            await work
+        except (WeirError, TimeoutError):
+            raise
+        except Exception as error:
+            raise PeerFailed(f"{self._label}: {error!r}") from error
 
 
 class RivalLone:

@@ -12,12 +12,20 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 from weir.errors import WeirError
 from weir.server.interpreter import environment, python
 from weir_lab.bench.harness.machine import family
-from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, refused
+from weir_lab.bench.sides.peers.dialect import (
+    Client,
+    Consuming,
+    PeerRefused,
+    Publishing,
+    Sharing,
+    refused,
+)
 
 START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
@@ -44,6 +52,10 @@ class Peer(ABC):
     synced: bool
     #: A thread of it that does nearly all the work, so that one full core is its limit.
     one_thread = False
+    #: Why workers cannot share what it holds; nothing if they can.
+    no_workers = ""
+    #: A client that is shipped for it, with which lone producers and workers drive it then.
+    client: type[Client] | None = None
 
     def __init__(self, variant: str) -> None:
         """Choose a setting. Raises `ValueError` for one that there is not."""
@@ -80,6 +92,16 @@ class Peer(ABC):
     @abstractmethod
     def consuming(self, topic: str, size: int) -> Consuming:
         """Return the consumer's side."""
+
+    def working(self, topic: str, size: int, number: int, grant: int) -> Sharing:
+        """Return the side of worker `number`, of those that share a topic; at most `grant` messages
+        are given to it that it has not acked. Raises `PeerRefused` if workers cannot share one.
+        """
+        raise PeerRefused(f"{self.label}: {self.no_workers}")
+
+    def share(self, topic: str) -> None:
+        """Make a durable, empty topic that workers are to share."""
+        self.prepare(topic)
 
     def environment(self, folder: Path) -> Mapping[str, str]:
         """Return what its process finds in the environment besides what is there."""
@@ -201,6 +223,14 @@ def package_version(name: str) -> str:
         raise NotInstalled(
             f"{name} is not installed here: run scripts/install-peers, then again"
         ) from None
+
+
+def library_version(name: str) -> str:
+    """Return the version of a peer's Python client. Raises `NotInstalled`."""
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        raise NotInstalled(f"{name} is not installed here: pip install weir-lab[peers]") from None
 
 
 def ask(port: int, request: bytes, whole: bytes, error: bytes, peer: str) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from weir.server.interpreter import environment
 from weir_lab.bench.sides.peers.dialect import PeerRefused
-from weir_lab.bench.sides.peers.nats import Nats, asking, stream_requests
+from weir_lab.bench.sides.peers.nats import Acks, Nats, asking, stream_requests
 from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 from weir_lab.bench.sides.peers.server import (
     START_SECONDS,
@@ -71,9 +71,9 @@ class NatsSet(Nats):
         """Tell whether all servers take connections, and know who leads JetStream."""
         return all(map(answers, self._servers.values())) and all(map(_healthy, self._told.values()))
 
-    def prepare(self, topic: str) -> None:
+    def _make(self, topic: str, acks: Acks) -> None:
         """Make a stream and its consumer; clients go to the server that leads the stream."""
-        create, consume = stream_requests(topic, NODES)
+        create, consume = stream_requests(topic, acks, NODES)
         answer = self._asked(create)
         self._asked(consume)
         leader = _LEADER.search(answer)
