@@ -120,8 +120,10 @@ world: $(STAMP) ## Run a company with data centres in six cities, and cut some o
 	$(BIN)/weir world
 
 .PHONY: peers
-peers: ## Install, as root on Debian, the brokers that weir is compared with
+peers: $(STAMP) ## Install, as root on Debian, the brokers that weir is compared with, and clients
 	scripts/install-peers
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+		-e packages/weir-raft -e packages/weir-toc -e packages/weir-mq -e 'packages/weir-lab[peers]'
 
 .PHONY: xdp
 xdp: ## Compile the XDP program of a switch, and compare it with the object in the wheel

@@ -57,7 +57,7 @@ BASES: Mapping[str, str] = {
     "weir_raft.testing.rehearsal.Rehearsal": "part of the test kit: who replicates extends it",
     "weir_raft.config.Contacts": "a node alone has those of none, a group those of its slot",
     "weir_lab.barriers.rehearsal.OrderedRehearsal": "tests of given executions make it",
-    "weir_lab.bench.sides.peers.nats.Nats": "made by its name in the list of peers",
+    "weir_lab.bench.sides.peers.redis.Redis": "made by its name in the list of peers",
     "weir_lab.bench.sides.peers.rabbitmq.RabbitMq": "made by its name in the list of peers",
     "weir_lab.sim.programs.publishers.tellers.Teller": "made by the workload, by its class",
     "weir_lab.sim.programs.shipped.producers.ShippedProducer": "made by the workload, by its class",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -17,13 +19,19 @@ from weir_lab.bench import burst
 from weir_lab.bench.comparison.compare import Comparison, Settings, compare
 from weir_lab.bench.comparison.plot import svg
 from weir_lab.bench.comparison.round import Round, Row
+from weir_lab.bench.comparison.workers import share
+from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import family
+from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.sides.own import Own
 from weir_lab.bench.sides.peers.nats import Nats
 from weir_lab.bench.sides.peers.peers import peer
+from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 from weir_lab.bench.sides.peers.redis import Redis
 from weir_lab.bench.sides.peers.rival import Rival
 from weir_lab.bench.sides.peers.server import NotInstalled, PeerFailed, running_peer
+from weir_lab.bench.sides.working import Taken
 
 
 def compared(**settings: object) -> tuple[Comparison, list[str]]:
@@ -65,6 +73,115 @@ def test_lone_publishers_of_both_sides_are_compared_and_who_is_missing_is_left_o
         assert (flow.shape, flow.messages) == ("singles", 90)
         assert flow.server_us == pytest.approx(flow.cpu_s.server / 90 * 1e6)
         assert flow.foreign_cores == pytest.approx(flow.cpu_s.foreign / flow.seconds)
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_workers_of_both_sides_take_each_message_once_and_who_cannot_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RabbitMq, "version", lambda _: "1")
+    monkeypatch.setattr(Nats, "version", missing)
+    peers = ["nats", "rabbitmq:stream", "redis:always"]
+    result, said = compared(shape="workers", amounts=[4], peers=peers, messages_max=5_003)
+    (one,) = result.rounds
+    assert result.clean
+    assert said[:2] == [
+        "nats is left out: install it",
+        "rabbitmq:stream is left out: a stream is no work queue",
+    ]
+    assert [row.side for row in one.rows] == ["weir", "weir:messages", "redis:always"]
+    for row in one.rows:
+        work = row.result
+        assert (work.workers, work.messages) == (4, 5_003)
+        assert (work.lost, work.repeated, work.corrupt) == (0, 0, 0)
+        assert row.figure == pytest.approx(5_003 / work.seconds)
+        assert work.server_us == pytest.approx(work.cpu_s.server / 5_003 * 1e6)
+        assert work.client_us == pytest.approx(work.cpu_s.consumer / 5_003 * 1e6)
+
+
+@pytest.mark.usefixtures("fake_redis")
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("FAKE_LOSES", "7", "took 1,999 of 2,000 messages within 2 s, which is not all"),
+        ("FAKE_FORGETS", "1", "took 2,000 of 2,000 messages within 2 s, but not all acks were"),
+        ("FAKE_REPEATS", "7", "NOT CLEAN: lost 1, repeated 1"),
+    ],
+)
+def test_what_a_peer_does_to_workers_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, what: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    result, _ = compared(shape="workers", amounts=[2], messages_max=2_000, deadline_s=2.0)
+    assert not result.clean
+    assert what in result.failures[-1]
+
+
+def test_the_time_of_workers_ends_when_all_acks_are_known() -> None:
+    side = SimpleNamespace(
+        label="slow", one_thread=False, cpu_s=lambda: None, running=lambda: None,
+        share=nothing, crew=lambda *_: Filled(), workers=lambda *_: Waiting(_[-1]),
+    )  # fmt: skip
+    work = run(share(side, "t", 2, 100, 100, 5.0))  # type: ignore[arg-type]
+    assert work.clean
+    assert work.seconds >= 0.3
+
+
+async def nothing(*_: object) -> None:
+    return None
+
+
+class Filled:
+    """A crew that has filled a topic."""
+
+    async def __aenter__(self) -> Filled:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def ready(self) -> None:
+        return None
+
+    def go(self) -> None:
+        return None
+
+    async def done(self) -> list[Done]:
+        return [Done(0, 100, 0, 0, 0.0, 1_000_000)]
+
+
+class Waiting(Filled):
+    """Workers that have all messages at once; the broker needs 0.3 s for their acks."""
+
+    def __init__(self, taken: Taken) -> None:
+        self._taken = taken
+
+    def begin(self) -> None:
+        for producer in range(4):
+            self._taken.values(Block(100, 25).values_of(producer, 0, 25))
+
+    async def failed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def finish(self) -> None:
+        await asyncio.sleep(0.3)
+
+
+def test_a_client_that_is_shipped_for_a_peer_is_left_out_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(Redis, "version", lambda _: "7")
+    monkeypatch.setattr(Nats, "version", lambda _: "2")
+    monkeypatch.setattr(metadata, "version", lambda name: f"for {name}")
+    versions = [peer(name)[0].version() for name in ("redis-py:always", "nats-py:always")]
+    assert versions == ["7, client redis for redis", "2, client nats-py for nats-py"]
+    monkeypatch.setattr(metadata, "version", absent)
+    for name in ("redis-py", "nats-py"):
+        with pytest.raises(NotInstalled, match="pip install weir-lab"):
+            peer(name)[0].version()
 
 
 def missing(self: Nats) -> str:
@@ -218,6 +335,9 @@ def test_a_peer_that_does_not_come_up_says_why(
         (Settings(["redis"], amounts=[0]), "amounts of 1"),
         (Settings(["redis"], seconds=9.0, deadline_s=8.0), "below the deadline"),
         (Settings(["redis"], amounts=[5], messages_max=4), "a message for each producer"),
+        (Settings(["redis-py"]), "redis-py is compared in the shapes singles, workers alone"),
+        (Settings(["redis"], shape="workers", amounts=[257]), "there may be 256"),
+        (Settings(["rabbitmq:stream"], shape="workers"), "a stream is no work queue"),
         (Settings(["redis"], turns=4), "turns=4: it must be odd"),
         (Settings(["direct"], shape="dormitory", turns=3), "it has one turn"),
     ],

@@ -8,9 +8,12 @@ from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 from weir_lab.bench.sides.peers.redis import Redis
 from weir_lab.bench.sides.peers.server import Peer
 from weir_lab.bench.sides.peers.sets import SET, NatsSet, RabbitMqSet
+from weir_lab.bench.sides.peers.shipped.nats_py import NatsPy
+from weir_lab.bench.sides.peers.shipped.redis_py import RedisPy
 
 PEERS: dict[str, type[Peer]] = {
-    peer.name: peer for peer in (Redis, Nats, RabbitMq, ActiveMq, NatsSet, RabbitMqSet)
+    peer.name: peer
+    for peer in (Redis, Nats, RabbitMq, ActiveMq, NatsSet, RabbitMqSet, RedisPy, NatsPy)
 }
 #: What cannot be had from Debian or as a Python wheel is not compared, and this is said.
 ABSENT = "Kafka and RocketMQ servers are neither Debian packages nor Python wheels: not compared"

@@ -1,0 +1,1 @@
+"""Peers as their own Python clients drive them: as their users have it."""
