@@ -86,10 +86,9 @@ def compare(
     the read. redis-py and nats-py are Redis and NATS with the Python clients that users have (pip
     install weir-lab[peers]). Who is not installed is left out of shapes singles and workers.
 
-    FOREIGN is how many cores others used beside a run: what neither it nor its broker did. A run
-    beside which that was more than 0.2 is run again, at most --reruns times, and that run counts
-    beside which it was least. weir:messages is weir where messages are handed over, and taken,
-    one at a time. All have as many bytes under way.
+    FOREIGN is how many cores others used beside a run. A run beside which that was more than 0.2 is
+    run again, at most --reruns times, and that run counts beside which it was least. weir:messages
+    is weir by single messages. All have as many bytes under way.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -105,8 +104,7 @@ def compare(
         amounts = _amounts(shape, producers, connections, workers, devices)
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
-            seconds(deadline), folder, replicas, seconds(rest), turns,
-            reruns=reruns,
+            seconds(deadline), folder, replicas, seconds(rest), turns, reruns=reruns,
         )  # fmt: skip
         settings.check()
     schema = "weir.bench.compare/1"

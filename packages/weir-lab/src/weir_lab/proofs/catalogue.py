@@ -390,7 +390,7 @@ TARGETS = (
         "needs other software: it compares the broker with other brokers, cuts the power of "
         "virtual machines, runs Spark's tests with the oldest PySpark, kills parts of a pipeline "
         "on a Spark cluster, rotates the certificates and keys of a set, and upgrades one",
-        105,
+        120,
         (*OF_PEERS, *OF_MACHINES, OLDEST_SPARK, PIPELINE_KILLS, *OF_ROTATIONS, *OF_UPGRADES),
     ),
     Target(

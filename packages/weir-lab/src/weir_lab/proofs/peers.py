@@ -12,12 +12,31 @@ BURST_PEERS = (
     *("redis:always", "redis:everysec", "nats:always", "nats:default", "activemq:nio"),
     *("rabbitmq:quorum", "rabbitmq:classic", "rabbitmq:stream"),
 )
+#: Those whose messages workers can share, and Python clients that are shipped.
+_WORKING_PEERS = (
+    *(side for side in BURST_PEERS if side != "rabbitmq:stream"),
+    *("redis-py:always", "nats-py:always"),
+)
 _PEERS_OF_SETS = "rabbitmq,nats"
 
 
 def _seconds(place: int, side: int) -> Figure:
     """Return the response time of a side in one of the rounds."""
     return Figure(f"rounds.{place}.rows.{side}.result.seconds")
+
+
+def _python_path(place: int, side: str) -> str:
+    return f"rounds.{place}.rows.[{side}].result.python_per_s"
+
+
+def _python(place: int, side: str) -> Figure:
+    """Return the rate of a side's Python client in one of the rounds."""
+    return Figure(_python_path(place, side))
+
+
+def _times_python(place: int, side: str) -> Figure:
+    """Return how many times the rate of a side's Python client that of weir's is."""
+    return Figure(_python_path(place, "weir"), _python_path(place, side))
 
 
 OF_PEERS: tuple[Proof, ...] = (
@@ -80,6 +99,55 @@ OF_PEERS: tuple[Proof, ...] = (
         Goal("weir messages/s, 100 connections", "≥", 35_000),
         Goal("µs of the server for a message", "≤", 22),
         seconds=870,
+    ),
+    bench(
+        "compare-python",
+        "The same with the Python clients that are shipped: weir's, redis-py and nats-py, with one "
+        "connection and with 100. `make peers` installs them. Each has three runs and the median "
+        "counts",
+        "compare --peer redis-py:always,nats-py:always --shape singles --connections 1,100 "
+        "--turns 3",
+        {
+            "weir messages/s, one connection": _python(0, "weir"),
+            "redis-py messages/s, one connection": _python(0, "redis-py:always"),
+            "nats-py messages/s, one connection": _python(0, "nats-py:always"),
+            "times redis-py, one connection": _times_python(0, "redis-py:always"),
+            "weir messages/s, 100 connections": _python(1, "weir"),
+            "redis-py messages/s, 100 connections": _python(1, "redis-py:always"),
+            "nats-py messages/s, 100 connections": _python(1, "nats-py:always"),
+            "times redis-py, 100 connections": _times_python(1, "redis-py:always"),
+        },
+        Goal("times redis-py, one connection", "≥", 1),
+        Goal("times redis-py, 100 connections", "≥", 1.5),
+        seconds=300,
+    ),
+    bench(
+        "compare-workers",
+        "16 workers of one process take a topic that was filled before, and ack all of it, until "
+        "the broker knows the last ack. weir is taken and acked in batches and, beside, message "
+        "by message; Redis is acked by the hundred, NATS message by message, RabbitMQ and ActiveMQ "
+        "by what one read brings. redis-py and nats-py are the Python clients that are shipped. "
+        "A stream of RabbitMQ is no work queue",
+        f"compare --peer {ALL_PEERS},redis-py:always,nats-py:always --shape workers --workers 16 "
+        "--messages 2000000",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+            "message by message, times redis:always": Figure(
+                "rounds.0.rows.[weir:messages].figure", "rounds.0.rows.[redis:always].figure"
+            ),
+            **{
+                f"{side}: messages/s": Figure(f"rounds.0.rows.[{side}].figure")
+                for side in ("weir", "weir:messages", *_WORKING_PEERS)
+            },
+            "weir lost": Figure("rounds.0.rows.[weir].result.lost"),
+            "weir repeated": Figure("rounds.0.rows.[weir].result.repeated"),
+        },
+        Goal("times the best that syncs", "≥", 2),
+        Goal("message by message, times redis:always", "≥", 1),
+        Goal("weir lost", "=", 0),
+        Goal("weir repeated", "=", 0),
+        seconds=600,
     ),
     bench(
         "compare-latency",
