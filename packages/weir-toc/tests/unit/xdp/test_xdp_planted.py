@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from rigs.xdp_path import Twins, for_tests, needs_bpf
-from rigs.xdp_world import START, TREE, T, World
-from weir_toc.node import SwitchConfig
+from rigs.xdp_world import START, TREE, T, World, beacon, same_registers
+from weir_toc.node import SILENT_INTERVALS, SwitchConfig
 from weir_toc.topology import switch_id
 from weir_toc.xdp import kernel
 
@@ -95,8 +95,27 @@ def test_nothing_is_missed_while_all_rules_are_there() -> None:
     play(kernel.read_object(kernel.OBJECT.read_bytes()))
 
 
+def return_frozen(program: kernel.ObjectFile) -> None:
+    """Let a switch come back after silence: its commit register stands until that is removed."""
+    with kernel.Loaded(for_tests(program), for_tests=True) as loaded:
+        both = Twins(loaded, TREE, switch_id("spine-1"), START, SwitchConfig(interval=T))
+        silent, *others = (*both.switch.lower, *both.switch.upper)
+        now = START
+        for _ in range(SILENT_INTERVALS + 2):
+            now += T
+            for neighbour in others:
+                both.receive(now, neighbour, beacon(neighbour, now))
+            both.tick(now)
+        for later in (now + T, now + 2 * T):
+            both.receive(later, silent, beacon(silent, later, epoch=2))
+        back = both.xdp.registers()[silent]
+        assert (back.live, back.frozen) == (True, True), "the world shows nothing"
+        same_registers(both, later)
+
+
 def play(program: kernel.ObjectFile) -> None:
     """Play worlds at switches of each tier."""
+    return_frozen(program)
     for name in ("rack-0", "spine-1", "core-0"):
         for seed in (0, 1, 2, 6):
             with kernel.Loaded(for_tests(program), for_tests=True) as loaded:
