@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.sides.peers.dialect import Client, PeerRefused
-from weir_lab.bench.sides.peers.rival import ClientWorkers
+from weir_lab.bench.sides.peers.produce import PeerPlan, produce
+from weir_lab.bench.sides.peers.rival import ClientWorkers, Rival
 from weir_lab.bench.sides.peers.server import PeerFailed
 from weir_lab.bench.sides.peers.shipped.nats_py import NatsClient
-from weir_lab.bench.sides.peers.shipped.redis_py import RedisClient
+from weir_lab.bench.sides.peers.shipped.redis_py import RedisClient, RedisPy
 from weir_lab.bench.sides.working import Taken
 
 VALUES = [b"%d" % n for n in range(250)]
@@ -177,6 +181,51 @@ def test_a_message_is_published_by_each_client(
     asyncio.run(publish(RedisClient()))
     asyncio.run(publish(NatsClient()))
     assert connection.asked[1:] == [("xadd", "q", {b"d": b"x"}), ("publish", "q", b"x")]
+
+
+@pytest.mark.usefixtures("capsys")
+def test_lone_producers_of_a_peer_have_its_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connections: list[Sent] = []
+
+    def client() -> Sent:
+        connections.append(Sent())
+        return connections[-1]
+
+    async def produced(plan: PeerPlan) -> Done:
+        orders: asyncio.Queue[bytes] = asyncio.Queue()
+        orders.put_nowait(b"go")
+        return await produce(plan, orders)
+
+    monkeypatch.setattr(RedisPy, "version", lambda _: "1")
+    monkeypatch.setattr(RedisPy, "client", staticmethod(client))
+    rival = Rival(RedisPy("always"), tmp_path)
+    (plan, other) = rival.crew("q", [3, 2], 100, 5.0, lone=True).plans
+    assert isinstance(plan, PeerPlan)
+    assert isinstance(other, PeerPlan)
+    assert asyncio.run(produced(plan)).confirmed == 3
+    assert asyncio.run(produced(other)).confirmed == 2
+    wanted = [Block(100, 3).values_of(0, 0, 3), Block(100, 2).values_of(1, 0, 2)]
+    assert [one.values for one in connections] == wanted
+    assert all(one.is_closed for one in connections)
+
+
+class Sent:
+    """A client that notes what it publishes."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.is_closed = False
+
+    async def open(self, port: int) -> None:
+        return None
+
+    async def publish(self, topic: str, value: bytes) -> None:
+        self.values.append(value)
+
+    async def close(self) -> None:
+        self.is_closed = True
 
 
 def test_what_a_library_raises_is_told_as_the_failure_of_its_peer(

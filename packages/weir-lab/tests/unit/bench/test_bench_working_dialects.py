@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir_lab.bench.sides.peers import nats, sets
 from weir_lab.bench.sides.peers.dialect import PeerRefused, Sharing
-from weir_lab.bench.sides.peers.nats import stream_requests
 from weir_lab.bench.sides.peers.peers import peer
 from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 
@@ -155,10 +155,25 @@ def test_nats_is_acked_message_by_message_and_the_last_ack_is_sent_again() -> No
     assert other.settled
 
 
-def test_the_consumer_of_workers_has_explicit_acks() -> None:
-    for acks in ("all", "explicit"):
-        _, (_, body) = stream_requests("q", acks)  # type: ignore[arg-type]
-        assert json.loads(body)["config"]["ack_policy"] == acks
+def test_the_consumer_of_workers_has_explicit_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies: list[str] = []
+
+    def ask(port: int, request: bytes, *_: object) -> bytes:
+        if b"CONSUMER.DURABLE" in request:
+            policies.append(json.loads(request.split(b"\r\n")[-2])["config"]["ack_policy"])
+        return b'"leader":"n1"'
+
+    for label, module in (
+        ("nats:always", nats),
+        ("nats-py:always", nats),
+        ("nats-set:always", sets),
+    ):
+        monkeypatch.setattr(module, "ask", ask)
+        (one,) = peer(label)
+        monkeypatch.setattr(one, "_servers", {"n1": 1}, raising=False)
+        one.prepare("q")
+        one.share("q")
+    assert policies == ["all", "explicit"] * 3
 
 
 @pytest.mark.parametrize("variant", RabbitMq.variants)
