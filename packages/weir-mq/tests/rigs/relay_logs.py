@@ -86,12 +86,12 @@ class Log:
     def answer(
         self, upper: p.UpperNode, pull: m.Pull, rows: Sequence[Row], data: bytes = b"",
         after_ms: int = 0, marks: tuple[m.Mark, ...] = (), chunks: tuple[m.Chunk, ...] = (),
-        roster: tuple[RosterEntry, ...] = (),
+        roster: tuple[RosterEntry, ...] = (), knows_log_start: bool = True,
     ) -> list[p.Effect]:  # fmt: skip
         next_ = pull.offset + sum(row.count for row in rows)
         told = m.Answer(
             GROUP, pull.number, pull.lineage, pull.offset, next_, tuple(rows), 0, next_, roster,
-            marks, chunks,
+            marks, chunks, knows_log_start=knows_log_start,
         )  # fmt: skip
         return self.do(p.AnswerCame(upper, told, memoryview(data)), after_ms)
 

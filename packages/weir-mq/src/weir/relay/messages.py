@@ -114,7 +114,8 @@ class Answer(RelayMessage, frozen=True, array_like=True):
     of the large value that comes next, or only that there is nothing more by now.
 
     Retention has reached `log_start`; `head` is the end of the upper's log. The upper's last news
-    of the core are `age_ms` old.
+    of the core are `age_ms` old. Unless `knows_log_start`, nobody has told the upper since it
+    started where the log of the core begins: retention may have passed more.
     """
 
     group: Natural
@@ -129,6 +130,7 @@ class Answer(RelayMessage, frozen=True, array_like=True):
     marks: Marks = ()
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=CHUNKS_PER_FETCH_MAX)] = ()
     age_ms: Natural = 0
+    knows_log_start: bool = True
 
 
 class Refusal(RelayMessage, frozen=True, array_like=True):
@@ -237,7 +239,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def encode_message(message: AnyMessage, data: Sequence[Buffer] = ()) -> tuple[Buffer, ...]:
     """Return the buffers of a message; those of its data are among them, uncopied."""
-    head, kind, size = _encode(message), _KINDS[type(message)], total(data)
+    # The last field of an answer is left out where it says nothing.
+    is_short = isinstance(message, Answer) and message.knows_log_start
+    head = _encode(msgspec.structs.astuple(message)[:-1] if is_short else message)
+    kind, size = _KINDS[type(message)], total(data)
     start = _PREFIX.pack(kind, _VERSION, 0, len(head), 0, size)[:_SUMMED]
     crc = crc32c(head, crc32c(start))
     prefix = _PREFIX.pack(kind, _VERSION, 0, len(head), crc, size)

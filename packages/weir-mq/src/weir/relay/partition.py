@@ -306,7 +306,8 @@ class RelayPartition:
             )  # fmt: skip
             effects.append(self._append(record, *verified.batches))
         self._source.heard_ms = max(self._source.heard_ms, now_ms - answer.age_ms)
-        self._source.log_start = max(self._source.log_start, answer.log_start)
+        if answer.knows_log_start:
+            self._source.log_start = max(self._source.log_start, answer.log_start)
         held = self._source.mark
         marks = tuple(
             mark for mark in answer.marks

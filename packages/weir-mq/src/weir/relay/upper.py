@@ -298,6 +298,7 @@ class Upper:
             self._group, pull.number, source.lineage, portion.first, portion.next, portion.rows,
             min(self._log_start, head), head, tuple(roster),
             self._marks(portion.next, is_all), portion.chunks, source.age_ms(now_ms),
+            source.log_start >= 0,
         )  # fmt: skip
         return [SendToChild(waiting.link, answer, portion.data)]
 

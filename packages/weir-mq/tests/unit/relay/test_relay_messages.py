@@ -45,11 +45,12 @@ GOLDEN: dict[str, tuple[m.AnyMessage, bytes, str]] = {
             (roster_entry(1, 102, 3),),
             (m.Mark(2, 60, 105),),
             age_ms=700,
+            knows_log_start=False,
         ),
         BYTES,
         (
-            "020100002a00000008c3afb9200000009cce00030002090164699294010232209403030000286e91"
-            "930166c404030000009193023c6990cd02bc000000000000000102030405060708090a0b0c0d0e0f"
+            "020100002b000000a3def827200000009dce00030002090164699294010232209403030000286e91"
+            "930166c404030000009193023c6990cd02bcc20000000000000102030405060708090a0b0c0d0e0f"
             "101112131415161718191a1b1c1d1e1f"
         ),
     ),
@@ -115,6 +116,15 @@ def test_golden_bytes_of_messages(name: str) -> None:
     assert joined(message, data).hex() == golden
     found, behind = m.decode_message(bytes.fromhex(golden))
     assert (found, bytes(behind)) == (message, data)
+
+
+def test_an_answer_that_says_that_it_knows_the_start_is_one_that_does_not_say_it() -> None:
+    told = (
+        "02010000180000001b8858bc200000009dce000300020901646490286e90909292060892081800c3"
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+    )
+    found, behind = m.decode_message(bytes.fromhex(told))
+    assert (found, bytes(behind)) == GOLDEN["chunks"][:2]
 
 
 def test_every_kind_of_message_has_golden_bytes() -> None:

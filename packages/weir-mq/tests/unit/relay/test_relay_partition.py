@@ -189,6 +189,21 @@ def test_only_what_the_core_has_lost_is_a_gap() -> None:
     assert (told.next, told.log_start) == (72, 65), "retention has passed that, and 50 is kept"
 
 
+def test_a_relay_that_started_just_now_does_not_say_where_the_log_of_the_core_begins() -> None:
+    """Else what retention took counts as lost at the relays below that started, too."""
+    log = Log()
+    upper, pull = log.begin(50)
+    log.answer(upper, pull, [Row(RowKind.SKIPPED, 2)], knows_log_start=False)
+    assert log.relay.log_start == -1
+    log.sync()
+    told = served(log, child(50))
+    assert (told.log_start, told.knows_log_start) == (50, False)
+    log.answer(upper, log.last, [Row(RowKind.SKIPPED, 2)])
+    assert log.relay.log_start == 0
+    told = served(log, child(52, 2))
+    assert (told.log_start, told.knows_log_start) == (50, True)
+
+
 def test_what_retention_passes_while_it_is_read_is_out_of_range_at_once() -> None:
     log = Log((CORE,))
     _, pull = log.begin(50)
