@@ -58,7 +58,9 @@ def of_gap(core: CorePartition, first: int, next_: int) -> list[str]:
 
 
 def of_roster(core: CorePartition, state: RelayState, end: int) -> list[str]:
-    """Return what is wrong with the roster of a relay that has all below `end`."""
+    """Return what is wrong with the roster of a relay that has all below `end`: it needs each entry
+    that lies before a message.
+    """
     needed = [entry for entry in core.roster if entry.offset < end]
     held = state.roster
     if list(held[: len(needed)]) != needed or list(core.roster[: len(held)]) != list(held):

@@ -165,6 +165,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "roster entries come behind the messages that need them",
+        2,
+        ("Roster",),
+        ((_UPPER, "if entry.offset <= portion.next:", "if entry.offset < portion.first:"),),
+    ),
+    Mutant(
         "roster entries are filtered out",
         2,
         ("Roster", "Mark"),

@@ -337,6 +337,8 @@ class World:
             self.tally.stored += 1
             version = next(one for one in state.filters if one.version == record.filter)
             self.violations += checkers.of_range(core, record, data, version.tags)
+            if record.lineage == core.lineage:
+                self.violations += checkers.of_roster(core, state, record.next)
             self._check_chunks(relay, partition, record, data)
         elif isinstance(record, GapTold):
             self.tally.gaps += 1

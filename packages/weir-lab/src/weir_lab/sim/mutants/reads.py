@@ -5,6 +5,9 @@ What a relay tells the node above of what is durable is planted in `weir_lab.rel
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from weir.testing.simulator.world import MS
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.shape import NODE_READS, NODE_TIERS
 
@@ -15,6 +18,7 @@ _FETCHING = "weir.spark.fetcher"
 _ROWS = "weir.spark.rows"
 _RELAY_CLUSTERS = "weir.relay_node.consumers.clusters"
 _RELAY_REQUESTS = "weir.relay_node.requests"
+_RELAY_PARTITIONS = "weir.relay_node.partitions"
 _REDRIVE = "weir.app.dead_letters"
 _STREAM = "weir.spark.stream"
 _SUPERVISING = "weir.app.supervisor"
@@ -172,4 +176,21 @@ def a_relay_that_is_cut_off_says_what_is_whole_now(patch: Patch) -> None:
         "        except Unavailable:\n            if request.anew or not request.stamp:\n"
         "                raise\n",
         "        except Unavailable:\n            pass\n",
+    )
+
+
+@mutant(
+    seed=37,
+    breaks={"OneOrder", "ReadWhole"},
+    shape=replace(
+        NODE_TIERS, grows=(True,), relays=(3,), ordered=(2,), takers=(3,), scatterers=(0,),
+        partitions=1, fault_every=(20 * MS, 120 * MS),
+    ),
+)  # fmt: skip
+def a_relay_counts_partitions_by_its_mark_only(patch: Patch) -> None:
+    """A relay that catches up says how many partitions there are, though its mark does not yet."""
+    patch.source(
+        _RELAY_PARTITIONS,
+        "max(self.state.partitions, self.mark.partitions if self.mark is not None else 0)",
+        "self.mark.partitions if self.mark is not None else 0",
     )
