@@ -201,6 +201,25 @@ def test_a_leader_hands_over_only_after_it_applied_what_it_proposed(group: Rehea
     assert group.actors[2].node.role is Role.LEADER
 
 
+def test_a_leader_has_more_to_do_once_the_last_of_a_transfer_is_applied(group: Rehearsal) -> None:
+    """The host looks whether it has, and need not come back for the message that hands over."""
+    one = group.lead(1)
+    index = one.node.propose("last", 10)
+    one.node.transfer_leadership(2)
+    _flow_without_the_disk_of(group, 1)
+    for asked in one.unsynced:
+        one.node.persisted(asked.number)
+    ready = one.node.take()
+    assert ready is not None
+    assert [entry.index for entry in ready.committed] == [index]
+    assert not one.node.touched
+    one.node.applied(index)
+    assert one.node.touched
+    handed = one.node.take()
+    assert handed is not None
+    assert [type(message) for message in handed.messages] == [raft.TimeoutNow]
+
+
 def test_a_leader_whose_disk_hangs_hands_over_later(group: Rehearsal) -> None:
     one = group.lead(1)
     index = one.node.propose("last", 10)

@@ -243,6 +243,23 @@ def test_a_move_that_found_nothing_outruns_earlier_ones_too(rig: Any) -> None:
     assert crew.ack(3, (held.fence, 0, 3)).late == ()
 
 
+def test_the_last_move_may_come_again_and_none_before_it(rig: Any) -> None:
+    crew = Crew(rig)
+    held = crew.pull(1)
+    crew.end(1)
+    moved = crew.move(3, held.fence, number=2)
+    assert crew.move(3, held.fence, number=2) == moved
+    assert crew.answer_to_move(3, held.fence, number=1).code == StaleGrant.code
+
+
+def test_the_number_of_a_consumer_that_is_gone_is_forgotten(rig: Any) -> None:
+    """Else a leader would remember each consumer that ever moved."""
+    crew = Crew(rig)
+    crew.move(3, number=5)
+    crew.end(3)
+    assert crew.move(4, number=1) == ()
+
+
 def test_numbers_of_moves_are_of_one_consumer(rig: Any) -> None:
     crew = Crew(rig)
     held = crew.pull(1, token=OTHER)
