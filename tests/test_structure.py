@@ -46,7 +46,7 @@ FRAGMENTS: Mapping[str, str] = {
     "weir_lab.bench.faults.killed.__main__": "`python -m` starts it",
     "weir_lab.bench.faults.powercut.relay": "machines that lose their power start it as a process",
     "weir_lab.bench.faults.stalling": "a process whose disk stalls is started with it",
-    "weir_lab.bench.faults.upgrade.__main__": "`python -m` starts it",
+    "weir_lab.bench.faults.upgrade.job": "a Spark job of either release is started with it",
     "weir_lab.bench.sides.peers.guard": "a process that guards a server is started with it",
     "weir_lab.demo.verb": "an entry point names it",
     "weir_lab.sim.mutants.redraw": "it writes source, and imports no command",

@@ -14,6 +14,7 @@ from weir.model.limits import FORMAT_LEVEL
 from weir_lab.bench.faults.upgrade import releases
 from weir_lab.bench.faults.upgrade.releases import NoRelease, Release, release_before
 from weir_lab.bench.faults.upgrade.run import NODES, upgrade
+from weir_lab.bench.faults.upgrade.spark import spark_upgrade
 
 ROOT = Path(__file__).parents[4]
 
@@ -48,6 +49,16 @@ def test_nothing_is_lost_or_repeated(before: Release, tmp_path: Path, back: int)
     # Clients of the release before go on: they read what sinks publish, too, and at a relay.
     assert found.refused["reader"] == ""
     assert found.at_relay == found.messages
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_query_goes_on_under_its_checkpoint(before: Release, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    found = spark_upgrade(tmp_path, before)
+    assert (found.lost, found.repeated, found.differing) == (0, 0, 0)
+    assert (found.runs, found.replayed, found.level) == (3, 2, FORMAT_LEVEL)
+    assert found.messages > 0
 
 
 def test_without_history_there_is_no_release_before(tmp_path: Path) -> None:

@@ -389,6 +389,28 @@ OF_UPGRADES = (
         ),
         seconds=90,
     ),
+    Proof(
+        "upgrade-spark",
+        "A Spark query of the release before goes on under its checkpoint when its set has this "
+        "release and the new level, and then with this release; twice the end of its last batch "
+        "was not noted",
+        ("python", "-m", "weir_lab.bench.faults.upgrade", "--spark", "--json"),
+        {
+            "runs": Figure("runs"),
+            "format level": Figure("level"),
+            "messages": Figure("messages"),
+            "batches read again": Figure("replayed"),
+            **{name: Figure(name) for name in ("lost", "repeated", "differing")},
+        },
+        (
+            Goal("runs", "=", 3),
+            Goal("format level", "=", FORMAT_LEVEL),
+            Goal("messages", "≥", 600),
+            Goal("batches read again", "=", 2),
+            *(Goal(name, "=", 0) for name in ("lost", "repeated", "differing")),
+        ),
+        seconds=90,
+    ),
 )
 
 OF_MACHINES = (

@@ -17,7 +17,8 @@ import msgspec
 
 from weir.errors import WeirError
 from weir_lab.bench.faults.upgrade.releases import release_before
-from weir_lab.bench.faults.upgrade.run import NODES, upgrade
+from weir_lab.bench.faults.upgrade.run import NODES, Result, upgrade
+from weir_lab.bench.faults.upgrade.spark import SparkResult, spark_upgrade
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the clone")
     parser.add_argument("--back", type=int, default=NODES, help="how many nodes go back once")
+    parser.add_argument("--spark", action="store_true", help="upgrade a Spark query instead")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     given = parser.parse_args(arguments)
     if not 0 <= given.back <= NODES:
@@ -34,20 +36,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         release = release_before(given.root)
         with tempfile.TemporaryDirectory(prefix="weir-upgrade-") as folder:
-            found = asyncio.run(upgrade(Path(folder), release, given.back))
+            at = Path(folder)
+            found: Result | SparkResult = (
+                spark_upgrade(at, release)
+                if given.spark
+                else asyncio.run(upgrade(at, release, given.back))
+            )
     except WeirError as error:
         print(f"upgrade: {error}", file=sys.stderr)
         return 2
-    wrong = found.lost or found.repeated or found.reordered or found.differing
+    wrong = {"lost": found.lost, "repeated": found.repeated, "differing": found.differing}
+    if isinstance(found, Result):
+        wrong["reordered"] = found.reordered
+        what = f"{found.steps} steps"
+    else:
+        what = f"{found.runs} runs of a query"
     if given.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
+        counts = ", ".join(f"{name} {count}" for name, count in wrong.items())
         print(
-            f"{found.steps} steps between {found.before} and this release in {found.seconds:g} s: "
-            f"{found.messages:,} messages, lost {found.lost}, repeated {found.repeated}, "
-            f"reordered {found.reordered}, differing {found.differing}"
+            f"{what} between {found.before} and this release in {found.seconds:g} s: "
+            f"{found.messages:,} messages, {counts}"
         )
-    return 1 if wrong else 0
+    return 1 if any(wrong.values()) else 0
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from weir.testing.nodes import NodeSet
 NodeSet(Path(sys.argv[1]), {NODES}, 1)
 """
 #: With addresses: it makes the topics, and lets the set write the level that it supports.
-_PREPARE = """
+PREPARE = """
 import asyncio, sys, weir
 async def prepare():
     async with weir.connect(sys.argv[1]) as client:
@@ -329,7 +329,7 @@ async def upgrade(folder: Path, release: Release, back: int) -> Result:
     began = time.monotonic()
     level = weir.model.limits.FORMAT_LEVEL
     with set_before(folder, release) as nodes:
-        release.run(_PREPARE, nodes.url, str(BEFORE_LEVEL))
+        release.run(PREPARE, nodes.url, str(BEFORE_LEVEL))
         words = dict(zip(_CLIENTS, (release.words, ()), strict=True))
         clients = Clients(folder, nodes.url, words)
         try:
