@@ -221,7 +221,7 @@ async def early_refused(client: Client) -> tuple[int, int]:
         lambda: client.access.change_rules(
             "loaders", [AccessRule(("publish",), "topic", "f", True)]
         ),
-        lambda: client.quotas.set("_", {"bytes_in": 1_000_000}),
+        lambda: client.quotas.set("namespace:default", {"bytes_in": 1_000_000}),
         lambda: client.access.set_mode("watch"),
         lambda: _sunk(client),
     ]
