@@ -462,4 +462,28 @@ OF_LINKS = (
         ),
         seconds=660,
     ),
+    Proof(
+        "catch-up",
+        "Three nodes on one machine: a follower gets 256 MiB back that it missed, and then another "
+        "process reads them, while lone messages are published at 200/s; their latencies are held "
+        "against those by themselves",
+        ("python", "-m", "weir_lab.bench.faults.catch_up", "--json"),
+        {
+            "times the median by itself": Figure("p50_times"),
+            "times the 99th percentile by itself": Figure("p99_times"),
+            "MB/s beside live traffic": Figure("catch_up_mb_s"),
+            "MB/s by itself": Figure("catch_up_alone_mb_s"),
+            "times the median by itself, reading": Figure("cold_p50_times"),
+            "times the 99th percentile by itself, reading": Figure("cold_p99_times"),
+            "MB/s read beside live traffic": Figure("cold_mb_s"),
+        },
+        (
+            Goal("times the median by itself", "≤", 2),
+            Goal("times the 99th percentile by itself", "≤", 2),
+            Goal("MB/s by itself", "≥", 100),
+            Goal("times the median by itself, reading", "≤", 2),
+            Goal("times the 99th percentile by itself, reading", "≤", 2),
+        ),
+        seconds=90,
+    ),
 )  # fmt: skip

@@ -48,6 +48,7 @@ from weir.broker.replica.transport import Peers
 from weir.broker.replica.writer import Writer
 from weir.broker.router import Handler, Requests, Sessions
 from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.live_traffic import LiveTraffic
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import SHARD, Session
@@ -172,11 +173,13 @@ def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
     identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
     time, outbox, reads, findings = runtime.time, runtime.outbox, runtime.reads, runtime.findings
     writers = [Writer(one, outbox, time, findings, settings.checkpoint_bytes) for one in logs]
-    links, permits, disks = PeerLinks(identity.node, layout), CatchUpPermits(time), FullDisks(time)
+    links, disks = PeerLinks(identity.node, layout), FullDisks(time)
+    traffic = LiveTraffic(time)
+    permits = CatchUpPermits(time, traffic)
     replication = settings.replication
     multi = raft.Multi(links.place_of, replication.heartbeat_ms, replication.election_ms)
     by_log = {writer.number: writer for writer in writers}
-    refill = Refill(by_log, layout, reads, outbox, time, links, findings)
+    refill = Refill(by_log, layout, reads, outbox, time, links, findings, traffic)
     peers = Peers(
         identity.node, settings.level, replication.election_ms, links, multi, permits, refill,
         disks, outbox, time, findings,

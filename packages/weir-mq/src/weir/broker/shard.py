@@ -418,6 +418,8 @@ class Shard:
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
         if context.events.readable or runtime.reads.queue:
             self._serve_reads()
+        if replication.permits.waits:
+            replication.permits.proceed()
         if trunks.view.has_work or trunks.replies.held:
             trunks.proceed()
         if runtime.outbox.kept:

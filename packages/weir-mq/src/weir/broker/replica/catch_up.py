@@ -4,6 +4,11 @@ Of all groups that lag, only a few at a time have a permit for old entries. Each
 window under way: were all of a node that was away to get theirs at once, its link would hold more
 than it may, and break for those too that lag by nothing.
 
+While there is live traffic, one group at a time is sent one piece, and what took a while is
+followed by a rest twice as long. So a disk, a link and a processor are free for most of the time,
+and the flush of the member that is behind is never longer than a piece. Who does not gain by that
+is sent more (docs/adr 0189).
+
 A snapshot that comes is decoded before Raft takes the message that completes it: once Raft has
 taken it, nothing else is here. A large one is decoded off the loop, and the group goes on
 meanwhile; what Raft is told then is the message as it came.
@@ -17,11 +22,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 import weir_raft as raft
 from weir.broker.records.entries import entry_of, unread
 from weir.broker.records.snapshots import Decoder, Packing, Unpacking, taken
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.replica.requests import why_no_state
+from weir.broker.runtime.live_traffic import LiveTraffic
 from weir.broker.runtime.reads import Reads
 from weir.codec import Buffer
 from weir.errors import DamagedRange, Refused
@@ -31,7 +39,11 @@ from weir.storage.log_reader import Reading
 #: Groups of a shard whose followers are being sent what lies on its disk.
 PERMITS = 4
 #: A permit is free when what was sent is acknowledged; so late, nobody waits for that any more.
-_PATIENCE_MS = 2_000
+PATIENCE_MS = 2_000
+#: Within this time a group's lag is to fall by an eighth. Each time that it does not, rests are
+#: halved, and so often in a row, live traffic counts no more until nobody lags.
+GAIN_EVERY_MS = 5_000
+HASTE_MAX = 3
 #: Told the state, or why there is none.
 Decoded = Callable[[object, str], None]
 
@@ -60,56 +72,109 @@ class Served(Protocol):
         """Do what the node has ready."""
 
 
+class _Lag(msgspec.Struct):
+    """How far a group was behind, in entries; and when it began to read last."""
+
+    entries: int
+    since_ms: int
+    read_ms: int
+
+
 class CatchUpPermits:
     """The groups of one shard that have a permit, and those in line for one."""
 
-    __slots__ = ("_held", "_line", "_time")
+    __slots__ = ("_haste", "_held", "_lags", "_line", "_rests_until_ms", "_time", "traffic")
 
-    def __init__(self, time: Time) -> None:
-        """Begin with nobody in line."""
+    def __init__(self, time: Time, traffic: LiveTraffic) -> None:
+        """Begin with nobody in line, who makes way for `traffic`."""
         self._time = time
-        #: Until when each group has its permit, the longest first.
+        self.traffic = traffic
+        #: When each group got its permit, the longest first.
         self._held: OrderedDict[int, int] = OrderedDict()
         self._line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
+        self._lags: dict[int, _Lag] = {}
+        #: How often in a row a group did not gain enough.
+        self._haste = 0
+        self._rests_until_ms = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a group is in line, so that `proceed` may find that it need not wait longer."""
+        return bool(self._line)
 
     def take(self, group: int, lagging: Lagging, load: raft.Load) -> None:
         """Let `lagging` read `load` now if the group has a permit or can get one, else once it gets
         one.
         """
-        if group in self._held or len(self._held) < PERMITS:
+        self._watch(group, load.hi - load.lo)
+        makes_way = self._makes_way
+        if self._has_room(makes_way) or (group in self._held and not makes_way):
             self._hold(group)
             lagging.read(load)
         else:
             self._line.setdefault(group, []).append((lagging, load))
 
     def done(self, group: int) -> None:
-        """A group needs its permit no more: the next one in line has it."""
-        self._held.pop(group, None)
-        self._next()
+        """A group needs its permit no more: the next one in line has it, after a rest."""
+        began = self._held.pop(group, None)
+        if began is not None and self._makes_way:
+            now = self._time.monotonic_ms()
+            self._rests_until_ms = now + (self.traffic.rest_ms(now - began) >> self._haste)
+        self.proceed()
 
     def forget(self, group: int) -> None:
         """A group is gone, or led by others."""
         self._line.pop(group, None)
+        self._lags.pop(group, None)
         self.done(group)
 
     def free_overdue(self) -> None:
         """Free the permits of those who were sent something and never answered."""
-        if not (self._held or self._line):
+        self.traffic.look()
+        if not (self._held or self._line or self._lags):
             return
         now = self._time.monotonic_ms()
-        for group in [group for group, until in self._held.items() if until <= now]:
+        for group in [one for one, began in self._held.items() if now - began >= PATIENCE_MS]:
             del self._held[group]
-        self._next()
+        self.proceed()
+        if not (self._held or self._line):
+            late = [one for one, lag in self._lags.items() if now - lag.read_ms >= GAIN_EVERY_MS]
+            for group in late:
+                del self._lags[group]
+            if not self._lags:
+                self._haste = 0
 
-    def _hold(self, group: int) -> None:
-        self._held[group] = self._time.monotonic_ms() + _PATIENCE_MS
-
-    def _next(self) -> None:
-        while self._line and len(self._held) < PERMITS:
+    def proceed(self) -> None:
+        """Give permits to those in line, as far as that can be by now."""
+        while self._line and self._has_room(self._makes_way):
             group = next(iter(self._line))
             self._hold(group)
             for lagging, load in self._line.pop(group):
                 lagging.read(load)
+
+    @property
+    def _makes_way(self) -> bool:
+        return self._haste < HASTE_MAX and self.traffic.look()
+
+    def _has_room(self, makes_way: bool) -> bool:
+        if makes_way:
+            return not self._held and self._time.monotonic_ms() >= self._rests_until_ms
+        return len(self._held) < PERMITS
+
+    def _hold(self, group: int) -> None:
+        self._held[group] = now = self._time.monotonic_ms()
+        if (lag := self._lags.get(group)) is not None:
+            lag.read_ms = now
+
+    def _watch(self, group: int, entries: int) -> None:
+        """Take note of how far a group is behind; let all hurry if it does not gain."""
+        now, lag = self._time.monotonic_ms(), self._lags.get(group)
+        if lag is None or now - lag.read_ms >= GAIN_EVERY_MS:  # it had caught up
+            self._lags[group] = _Lag(entries, now, now)
+        elif now - lag.since_ms >= GAIN_EVERY_MS:
+            if entries > lag.entries - lag.entries // 8 and self._haste < HASTE_MAX:
+                self._haste += 1
+            lag.entries, lag.since_ms = entries, now
 
 
 class CatchUp:

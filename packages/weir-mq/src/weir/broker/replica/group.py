@@ -394,6 +394,8 @@ class Group:
         if ready.snapshot is not None and not self._restore(ready.snapshot):
             return
         if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
+            if ready.entries:  # proposed here, or by a leader whom others may need this node for
+                self._context.permits.traffic.came = True
             stage(self.log, self.id, self.node, ready)
         for entry in ready.committed:
             if not self._apply(entry):

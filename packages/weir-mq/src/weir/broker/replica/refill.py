@@ -26,6 +26,7 @@ from weir.broker.replica.frames import (
 )
 from weir.broker.replica.node_state import PeerLinks
 from weir.broker.replica.writer import Writer
+from weir.broker.runtime.live_traffic import LiveTraffic
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import PublishedReading, Reads
 from weir.codec import Buffer
@@ -59,6 +60,8 @@ class _Lack(msgspec.Struct):
     unfillable: set[int] = msgspec.field(default_factory=set)
     asked: int = 0
     asked_ms: int = -_ASK_EVERY_MS
+    #: When more is asked for, or the same again.
+    due_ms: int = -_ASK_EVERY_MS
     #: When something was gained last, or asked for first.
     gained_ms: int | None = None
 
@@ -67,7 +70,7 @@ class Refill:
     """Fills in what rotted in the logs of one shard, and gives others what they ask for."""
 
     __slots__ = ("_findings", "_giving", "_lacks", "_layout", "_links", "_outbox", "_reads",
-                 "_time", "_writers")  # fmt: skip
+                 "_time", "_traffic", "_writers")  # fmt: skip
 
     def __init__(
         self,
@@ -78,9 +81,10 @@ class Refill:
         time: Time,
         links: PeerLinks,
         findings: Findings,
+        traffic: LiveTraffic,
     ) -> None:
         """Lack nothing; `links` lead to who may have what a group lacks. A group of which nothing
-        is missing any more goes to `findings`.
+        is missing any more goes to `findings`. What comes makes way for `traffic`.
         """
         self._writers = writers
         self._layout = layout
@@ -89,6 +93,7 @@ class Refill:
         self._time = time
         self._links = links
         self._findings = findings
+        self._traffic = traffic
         self._lacks: dict[int, _Lack] = {}
         #: By place, what is being read for it.
         self._giving: dict[int, _Gift] = {}
@@ -150,7 +155,7 @@ class Refill:
             return
         now = self._time.monotonic_ms()
         for group, lack in list(self._lacks.items()):
-            if now - lack.asked_ms >= _ASK_EVERY_MS:
+            if now >= lack.due_ms:
                 self._ask(group, lack)
 
     def _ask(self, group: int, lack: _Lack) -> None:
@@ -158,6 +163,7 @@ class Refill:
         if not places or log is None:
             return
         lack.asked_ms = now = self._time.monotonic_ms()
+        lack.due_ms = now + _ASK_EVERY_MS
         lack.gained_ms = now if lack.gained_ms is None else lack.gained_ms
         for index, stored in list(lack.wanted.items()):
             if log.reader.stored(group, index) != stored:
@@ -214,7 +220,11 @@ class Refill:
             lack.unfillable.add(index)
         if not lack.mending:
             if lack.wanted and is_sound:
-                self._ask(group, lack)
+                now = self._time.monotonic_ms()
+                if rest_ms := self._traffic.rest_ms(now - lack.asked_ms):
+                    lack.due_ms = now + rest_ms
+                else:
+                    self._ask(group, lack)
             self._end(group, lack)
 
     def _end(self, group: int, lack: _Lack) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import weir_raft as raft
 from weir.broker.replica.catch_up import PERMITS, CatchUpPermits
+from weir.broker.runtime.live_traffic import LiveTraffic
 
 LOAD = raft.Load(1, 11, 21, 1000, member=3)
 
@@ -32,7 +33,7 @@ def went() -> list[int]:
 @pytest.fixture
 def permits(time: Any, went: list[int]) -> CatchUpPermits:
     """All permits are taken, by groups 0 and up; `PERMITS` and the one behind are in line."""
-    permits = CatchUpPermits(time)
+    permits = CatchUpPermits(time, LiveTraffic(time))
     for group in range(PERMITS + 2):
         permits.take(group, Waiting(group, went), LOAD)
     return permits

@@ -9,6 +9,7 @@ import pytest
 
 import weir_raft as raft
 from weir.broker.replica.catch_up import PERMITS, CatchUp, CatchUpPermits
+from weir.broker.runtime.live_traffic import LiveTraffic
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 
@@ -92,7 +93,7 @@ def waits(permits: CatchUpPermits) -> list[int]:
 
 
 def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
-    permits = CatchUpPermits(still)
+    permits = CatchUpPermits(still, LiveTraffic(still))
     supply = CatchUp(still, still, still, permits, still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
@@ -105,7 +106,7 @@ def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: 
 
 
 def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
-    permits = CatchUpPermits(still)
+    permits = CatchUpPermits(still, LiveTraffic(still))
     supply = CatchUp(still, still, still, permits, still)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
@@ -114,13 +115,13 @@ def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(st
 
 def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
     still.planned = 2  # and only the first one's payload comes
-    supply = CatchUp(still, still, still, CatchUpPermits(still), still)
+    supply = CatchUp(still, still, still, CatchUpPermits(still, LiveTraffic(still)), still)
     supply.load(raft.Load(1, 11, 22, 1000, member=3))
     assert (still.given, still.saved) == ([(1, 20)], 0)
 
 
 def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
     still.found = ((), DamagedRange("rotten", 4096))
-    supply = CatchUp(still, still, still, CatchUpPermits(still), still)
+    supply = CatchUp(still, still, still, CatchUpPermits(still, LiveTraffic(still)), still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
