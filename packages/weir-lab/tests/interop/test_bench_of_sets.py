@@ -9,6 +9,7 @@ import pytest
 
 from weir.cli.main import main
 from weir_lab.bench.comparison.compare import Settings
+from weir_lab.bench.faults import catch_up
 from weir_lab.bench.flow import flow
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.sides.own import running_own
@@ -35,6 +36,19 @@ def test_a_verb_measures_three_nodes(capsys: pytest.CaptureFixture[str]) -> None
     assert (told["lost"], told["repeated"], told["confirmed"]) == (0, 0, 3_000)
     assert main([*words[:-1], "0"]) == 2
     assert "replicas=0" in capsys.readouterr().err
+
+
+def test_a_follower_that_was_away_is_measured_beside_live_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--mib", "48", "--rate", "100", "--seconds", "1", "--folder", str(tmp_path)]
+    assert catch_up.main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for name in ("alone", "catching_up", "cold_alone", "cold_reads"):
+        assert 0 < told[name]["p50_ms"] <= told[name]["p99_ms"]
+    assert told["alone"]["messages"] == pytest.approx(200, abs=10)
+    assert min(told[f"{name}_mb_s"] for name in ("catch_up", "catch_up_alone", "cold")) > 0
+    assert not [*tmp_path.iterdir()]
 
 
 def test_peers_of_a_set_run_as_sets_themselves() -> None:

@@ -69,4 +69,13 @@ OF_REPLICAS = (
         "",
         f"{_PERMITS}::test_who_lags_anew_makes_way_again",
     ),
+    Bug(
+        "refill-rests-for-nobody",
+        "What rotted is asked for a piece at a time, with rests, while there is live traffic.",
+        "weir.broker.replica.refill",
+        "if rest_ms := self._traffic.rest_ms(now - lack.asked_ms):",
+        "if rest_ms := 0:",
+        f"{_UNIT}/broker_replicas/test_refill.py::"
+        "test_a_node_that_is_filled_in_rests_between_pieces_beside_live_traffic",
+    ),
 )

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from rigs.damage import mended, rot
 from rigs.shards import scrub_now
+from weir.broker.replica.refill import Refill
 from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client import messages as m
@@ -285,3 +288,37 @@ def test_what_has_no_header_to_be_put_behind_is_read_elsewhere(trio: Any, produc
     trio.until(lambda: victim.group(address.group).voter == voter_of(victim.id, 1), "it stays")
     trio.until(lambda: victim.group(address.group).is_current, "it did not come back")
     assert trio.same_everywhere(address.group) == values
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_node_that_is_filled_in_rests_between_pieces_beside_live_traffic(
+    trio: Any, produce: Any, monkeypatch: Any, is_live: bool
+) -> None:
+    monkeypatch.setattr("weir.broker.replica.refill._TOGETHER", 4)
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    fill(trio, produce, info, grant, 0, 30)
+    leader = trio.leader(group)
+    damaged = next(one for one in trio.live() if one is not leader)
+    trio.same_everywhere(group)
+    damaged.kill()
+    for index in range(3, 27):
+        rot(damaged, group, index)
+    asked: list[int] = []
+    really = Refill._ask
+
+    def note(self: Refill, group: int, lack: Any) -> None:
+        asked.append(trio.clock.monotonic)
+        really(self, group, lack)
+
+    monkeypatch.setattr(Refill, "_ask", note)
+    damaged.boot()
+    traffic = damaged.shard._replication.permits.traffic
+    for _ in range(20):
+        traffic.came = is_live
+        trio.run(50)
+    mended(trio, group)
+    assert len(asked) >= 6, asked
+    together = max(Counter(asked).values())
+    assert together == 1 if is_live else together >= 6, asked
+    assert all(later - earlier <= 100 for earlier, later in pairwise(asked)), "it waited for long"
