@@ -7,7 +7,7 @@ than it may, and break for those too that lag by nothing.
 While there is live traffic, one group at a time is sent one piece, and what took a while is
 followed by a rest twice as long. So a disk, a link and a processor are free for most of the time,
 and the flush of the member that is behind is never longer than a piece. Who does not gain by that
-is sent more (docs/adr 0190).
+is sent more (docs/adr 0191).
 
 A snapshot that comes is decoded before Raft takes the message that completes it: once Raft has
 taken it, nothing else is here. A large one is decoded off the loop, and the group goes on
