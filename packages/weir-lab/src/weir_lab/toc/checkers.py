@@ -27,6 +27,7 @@ def violations(world: World) -> list[str]:
     found += settled(world)
     found += told(world)
     found += live(world)
+    found += routed(world)
     return found
 
 
@@ -192,3 +193,15 @@ def live(world: World) -> Iterator[str]:
                 yield f"I14 the barrier of {process} lags by {(now - barrier) / T:.1f} T"
             if now - commit > bound + 2 * delay:
                 yield f"I14 the commit barrier of {process} lags by {(now - commit) / T:.1f} T"
+
+
+def routed(world: World) -> Iterator[str]:
+    """Routes: each switch forwards as the controller has decided last.
+
+    One that obeys a former leader would send by a cable that is dead, for ever.
+    """
+    if world.control.under_way:
+        return
+    for id in world.switches.keys() - world.dead:
+        if world.switches[id].routes != world.controller.current_routes(id):
+            yield f"Routes switch {id} forwards as the controller has decided before"

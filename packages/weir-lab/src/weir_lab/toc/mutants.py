@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from weir_lab.sim.mutants.planting import Patch
 from weir_lab.toc.scenario import Outcome, play
 
+_AWAY = "weir_toc.controller.away"
+_TERMS = "weir_toc.controller.terms"
 _FLOW = "weir_toc.endpoint.flow"
 _CLOCK = "weir_toc.clock"
 _ENDPOINT = "weir_toc.endpoint.endpoint"
@@ -234,6 +236,10 @@ MUTANTS = (
     Mutant("a failure does not wait for all that go on", _FAILURES,
            "failure.waiting |= self.processes",
            "failure.waiting |= {*sorted(self.processes)[1:]}", 16, ("I13",)),
+    Mutant("a command of a leader that was replaced is obeyed", _TERMS,
+           "return term >= self.highest", "return True", 89, ("Routes",)),
+    Mutant("who is not connected and holds the barriers of all goes on", _AWAY,
+           "return sorted(due)", "return []", 1004310, ("I9", "I14")),
 )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ QUIET, _LOOK = 14, 2
 FLAPS = 0.3
 #: In so many of them all packets between two processes are lost, while beacons pass.
 SEVERS = 0.15
+#: In so many of them the leader of the controller is replaced while a cable breaks or heals.
+LEADERS = 0.1
 #: In so many of all worlds processes send many scatterings at once, and pieces are carried.
 RUNS = 0.4
 #: In so many of the worlds that are not calm a clock is set or stops.
@@ -135,6 +137,7 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
         world.run(random.randint(T // 4, T))
     _flap(world, seed, runs)
     _sever(world, seed, runs)
+    _replace_leaders(world, seed, runs)
     _drain(world)
     delivered = sum(len(host.deliveries) for host in world.hosts.values())
     failed = sum(
@@ -262,7 +265,7 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     if kind == "both":
         world.network.severed |= {(to, source)}
     elif kind == "unreached":
-        world.control.unreached |= {to}
+        world.unreach(to)
     for _ in range(random.randint(1, 4)):
         others = random.sample([*world.hosts], random.randint(0, len(world.hosts)))
         size = random.choice((0, 64, 1_500, world.shape.part_max))
@@ -275,6 +278,29 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     if random.random() < 0.5:
         world.network.severed.clear()
         world.control.unreached.clear()
+
+
+def _replace_leaders(world: World, seed: int, runs: Random) -> None:
+    """In some worlds the leader is replaced, again and again, while a cable breaks or heals.
+
+    What the former one has sent to some nodes stands still meanwhile. It comes any time after the
+    next one has told them what they may have missed.
+    """
+    random = Random(f"leaders {seed}")
+    cables = [(link.lower, link.upper) for link in world.topology.links]
+    if world.shape.is_calm or random.random() > LEADERS or not cables:
+        return
+    one, other = random.choice(cables)
+    for _ in range(random.randint(1, 4)):
+        nodes = [*world.switches, *world.hosts]
+        world.stall_leader(random.sample(nodes, random.randint(1, len(nodes))))
+        if (one, other) in world.network.cut:
+            world.heal(one, other)
+        else:
+            world.cut(one, other)
+        _go_on(world, random, runs, random.choice((4, 13, 16, 25)))
+        world.replace_leader(random.choice((1, 4, 16, 30)) * T)
+        _go_on(world, random, runs, random.choice((0, 2, 4, 8)))
 
 
 def _go_on(world: World, random: Random, runs: Random, intervals: int) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 
 from weir_lab.toc.clocks import HostClock, SwitchHosts
+from weir_lab.toc.control import ANSWER, COLLECT, CONTROL_NS, CONTROL_SLOW, ControlPath
 from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
 from weir_lab.toc.watch import Watch
 from weir_toc import packet as wire
@@ -30,7 +31,6 @@ from weir_toc.controller.entries import (
     Remove,
 )
 from weir_toc.controller.failures import FailureState
-from weir_toc.controller.paths import CutPaths, check_forward
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     EndpointConfig,
@@ -48,17 +48,8 @@ from weir_toc.topology import Topology, process_id, rack_of
 
 #: The interval of all worlds.
 T = 1_000_000
-
-#: How long a message to or from the controller takes, how long the controller collects reports,
-#: and how long it waits for answers; both in intervals.
-_CONTROL_NS = 100_000
-_CONTROL_SLOW_NS = 8 * T
-_REMOVAL_LATE_NS = 25 * T
-_COLLECT = 4
-_ANSWER = 60
-#: The controller loses so many of the packets that it forwards: another member leads, or a
-#: connection ends. So many come twice.
-_FORWARD_LOSS, _FORWARD_TWICE = 0.05, 0.1
+#: Nodes tell their commit barriers so often, in intervals.
+_TOLD = 10
 
 
 @dataclass(slots=True)
@@ -117,51 +108,6 @@ class Host:
         return self.clock.now(true)
 
 
-@dataclass(slots=True)
-class ControlPath:
-    """How commands of the controller travel: those to one node arrive in order, after any delay."""
-
-    random: Random
-    exclusions: Random
-    #: The share of commands to remove registers that come late: a leader was replaced.
-    late_removals: float = 0.0
-    under_way: int = 0
-    #: Whether a decision is due.
-    is_deciding: bool = False
-    #: When the last command to each node arrives.
-    due: dict[int, int] = field(default_factory=dict)
-    #: Between whom it forwards, and processes that it does not reach.
-    paths: CutPaths = field(default_factory=lambda: CutPaths(_ANSWER * T))
-    unreached: set[int] = field(default_factory=set)
-
-    def forward(
-        self, now: int, source: int, to: int, packets: Sequence[bytearray]
-    ) -> Sequence[int]:
-        """Pass packets on; return when they arrive: never, once, or twice."""
-        data, dice = [bytes(one) for one in packets], self.exclusions
-        if source in self.unreached:
-            return ()
-        if check_forward(source, to, data):
-            self.paths.answered(to, source)
-        elif not self.paths.ask(now, source, to, sum(map(len, data))):
-            return ()
-        if to in self.unreached or dice.random() < _FORWARD_LOSS:
-            return ()
-        due = [now + 2 * _CONTROL_NS + (dice.random() < 0.3) * dice.randrange(_CONTROL_SLOW_NS)]
-        if dice.random() < _FORWARD_TWICE:
-            due.append(due[0] + dice.randrange(_REMOVAL_LATE_NS))
-        return due
-
-    def arrival(self, now: int, target: int, is_removal: bool) -> int:
-        """Send a command; return when it arrives."""
-        delay = _CONTROL_NS + (self.random.random() < 0.3) * _CONTROL_SLOW_NS
-        if is_removal and self.exclusions.random() < self.late_removals:
-            delay += _REMOVAL_LATE_NS
-        due = self.due[target] = max(now + delay, self.due.get(target, 0))
-        self.under_way += 1
-        return due
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How large a world is, and how well its parts work."""
@@ -205,7 +151,7 @@ class World:
         self.controller = FailureState(self.topology)
         #: When the registers must be frozen that a decision waits for.
         self._freezes: dict[Freeze, int] = {}
-        self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"))
+        self.control = ControlPath(Random(f"control {seed}"), Random(f"exclusions {seed}"), T)
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
         self._switch_hosts = SwitchHosts(
             seed, self.topology.switches, shape.start,
@@ -282,6 +228,22 @@ class World:
         """Return the clock of a process or of a switch."""
         return self.hosts[node].clock if node in self.hosts else self._switch_hosts.clocks[node]
 
+    def unreach(self, process: int) -> None:
+        """Let the controller and a process not reach each other."""
+        self.control.unreached.add(process)
+        self._look_at_unreached()
+
+    def stall_leader(self, nodes: Iterable[int]) -> None:
+        """Let what the leader sends to some nodes stand still until it is replaced, and longer."""
+        self.control.stalled |= {*nodes}
+
+    def replace_leader(self, late: int) -> None:
+        """Let another member of the controller lead. What stood still comes `late` after that."""
+        due = self.network.now + late
+        for term, command in self.control.replace_leader():
+            self.network.at(due, partial(self._arrived, term, command))
+        self._lead()
+
     def stop_clock(self, node: int) -> None:
         """Stop the raw clock of a process or of a switch for good.
 
@@ -350,7 +312,7 @@ class World:
             elif isinstance(event, Undeliverable):
                 for receiver, ranges in event.recalled:
                     self._tell_controller(Recalled(process, receiver, ranges))
-                due = self.network.now + 2 * _CONTROL_NS
+                due = self.network.now + 2 * CONTROL_NS
                 self.network.at(due, partial(self._recalls_noted, process, event.process))
         if host.to_complete:
             self._complete(process, host)
@@ -371,9 +333,7 @@ class World:
         if {process, to} <= self.controller.processes:
             for due in self.control.forward(now, process, to, packets):
                 self.network.at(due, partial(self._forwarded, process, to, packets))
-            self.network.at(now + _ANSWER * T, self._look_at_paths)
-            if process in self.control.unreached:
-                self.network.at(now + _ANSWER * T, partial(self._look_at_unreached, process))
+            self.network.at(now + ANSWER * T, self._look_at_paths)
 
     def _forwarded(self, source: int, process: int, packets: Sequence[bytearray]) -> None:
         host = self.hosts[process]
@@ -391,18 +351,23 @@ class World:
         for process in sorted(found):
             self._control(NodeSilent(process))
 
-    def _look_at_unreached(self, process: int) -> None:
+    def _look_at_unreached(self) -> None:
         """Who is not connected has failed once the commit barriers of the others have stood."""
-        is_here = process in self.control.unreached & self.controller.processes
-        others = [host for one, host in self.correct.items() if one != process]
-        newest = max((host.endpoint.barriers[1] for host in others), default=self.network.now)
-        if is_here and not self.controller.failures and newest < self.network.now - _ANSWER * T:
+        now, control = self.network.now, self.control
+        if not control.unreached:
+            return
+        goes_on = self.controller.processes
+        connected = {one for one in goes_on - control.unreached if self.hosts[one].alive}
+        for process in sorted(connected):
+            control.away.told(now, self.hosts[process].endpoint.barriers[1])
+        for process in control.away.silent(now, self.controller, frozenset(connected)):
             self._control(NodeSilent(process))
+        self.network.at(now + _TOLD * T, self._look_at_unreached)
 
     # -- the controller, which every node reaches by another way --------------------------------
 
     def _tell_controller(self, entry: Entry) -> None:
-        self.network.at(self.network.now + _CONTROL_NS, lambda: self._control(entry))
+        self.network.at(self.network.now + CONTROL_NS, lambda: self._control(entry))
 
     def _control(self, entry: Entry) -> None:
         for command in self.controller.apply(entry):
@@ -410,14 +375,14 @@ class World:
                 self.hosts[command.to].due_failures |= dict(command.processes)
             self._command(command)
             if isinstance(command, Freeze) and command not in self._freezes:
-                self._freezes[command] = due = self.network.now + _ANSWER * T
+                self._freezes[command] = due = self.network.now + ANSWER * T
                 self.network.at(due, partial(self._unanswered, command))
         for command in [*self._freezes]:  # one that is answered may be commanded again later
             if not self.controller.is_undecided or not self.controller.awaits(command):
                 del self._freezes[command]
         if self.controller.is_undecided and not self.control.is_deciding:
             self.control.is_deciding = True
-            self.network.at(self.network.now + _COLLECT * T, self._decide)
+            self.network.at(self.network.now + COLLECT * T, self._decide)
 
     def _decide(self) -> None:
         self.control.is_deciding = False
@@ -428,9 +393,9 @@ class World:
             host = self.hosts[process]
             self.watch.used(process, host.endpoint, host.due_failures, self.controller)
         for number in self.controller.failures.keys() - before:
-            self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
+            self.network.at(self.network.now + ANSWER * T, partial(self._overdue, number))
             for process, _ in self.controller.failures[number].processes:
-                due = self.network.now + self.control.exclusions.randrange(_CONTROL_SLOW_NS)
+                due = self.network.now + self.control.exclusions.randrange(CONTROL_SLOW * T)
                 is_cut_off = rack_of(process) in cut_off
                 self.network.at(due, partial(self._exclude, process, is_cut_off))
 
@@ -493,13 +458,21 @@ class World:
 
     def _command(self, command: Command) -> None:
         """Send a command. Those to one node arrive in order, after any delay."""
-        target = command.to if isinstance(command, Fail) else command.switch
-        due = self.control.arrival(self.network.now, target, isinstance(command, Remove))
-        self.network.at(due, lambda: self._arrived(command))
+        due = self.control.arrival(self.network.now, command)
+        if due is not None:
+            self.network.at(due, partial(self._arrived, self.control.term, command))
 
-    def _arrived(self, command: Command) -> None:
-        self.control.under_way -= 1
-        self._obey(command)
+    def _arrived(self, term: int, command: Command) -> None:
+        if self.control.arrived(term, command):
+            self._obey(command)
+
+    def _lead(self) -> None:
+        """Let a new leader tell all nodes its term, and what they may have missed."""
+        now, control = self.network.now, self.control
+        for node in (*self.switches, *self.hosts):
+            self.network.at(now + CONTROL_NS, partial(control.follows, node, control.term))
+        for command in control.missed(self.controller, self.switches):
+            self._command(command)
 
     def _obey(self, command: Command) -> None:
         now = self.network.now

@@ -24,7 +24,6 @@ from weir_toc.controller.entries import (
     Fail,
     InputSilent,
     Remove,
-    SetRoutes,
 )
 from weir_toc.endpoint.events import Service
 
@@ -49,22 +48,17 @@ class Stepped(World):
         self.has_struck = False
         #: Whether a failure has begun that is waited for: none before counts.
         self.is_armed = False
-        self._term, self._leads_at = 1, 0
-        self._removals: list[Remove] = []
-        self._routes: dict[int, SetRoutes] = {}
+        self._leads_at = 0
         faults = Faults(loss=0.02 * (seed % 2), delay=50_000, jitter=200_000)
         super().__init__(seed, Shape(3, 1 + seed % 2, 0, 5, faults))
 
     def kill_leader(self) -> None:
-        self._term += 1
+        self.control.term += 1
         self._leads_at = self.network.now + LEADERLESS * T
         self.network.at(self._leads_at, self._lead)
 
     def _lead(self) -> None:
-        freezes = [one for switch in self.switches for one in self.controller.freezes(switch)]
-        removals, self._removals = self._removals, []
-        for command in (*self._routes.values(), *self.controller.pending(), *freezes, *removals):
-            self._command(command)
+        super()._lead()
         if self.controller.is_undecided and not self.control.is_deciding:
             self._decide()
 
@@ -92,22 +86,12 @@ class Stepped(World):
         else:
             super()._decide()
 
-    def _command(self, command: Command) -> None:
-        if isinstance(command, Remove):
-            self._removals.append(command)
-        elif isinstance(command, SetRoutes):
-            self._routes[command.switch] = command
-        target = command.to if isinstance(command, Fail) else command.switch
-        due = self.control.arrival(self.network.now, target, isinstance(command, Remove))
-        self.network.at(due, partial(self._arrived_of, self._term, command))
-
-    def _arrived_of(self, term: int, command: Command) -> None:
-        if term != self._term:
+    def _arrived(self, term: int, command: Command) -> None:
+        if term != self.control.term:  # it was lost with its leader
             self.control.under_way -= 1
             return
-        self._arrived(command)
+        super()._arrived(term, command)
         if isinstance(command, Remove):
-            self._removals.remove(command)
             self._comes_to("resume")
         elif isinstance(command, Fail):
             self._comes_to("discard")

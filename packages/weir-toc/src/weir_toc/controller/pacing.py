@@ -7,8 +7,9 @@ has failed itself: else barriers would stand still for ever.
 
 from __future__ import annotations
 
+from weir_toc.controller.away import Away
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
-from weir_toc.controller.failures import FailureState, Port
+from weir_toc.controller.failures import Port
 from weir_toc.controller.paths import CutPaths
 from weir_toc.controller.promises import Alarms
 from weir_toc.controller.records import Lapsed, Record
@@ -40,12 +41,8 @@ class Pacing:
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
         self._unjoined: dict[int, int] = {}
-        #: The highest commit barrier that a process which goes on has told to this leader, when it
-        #: rose, and when one was told.
-        self.committed = 0
-        self._committed_at = self._told_at = 0
-        #: Since when each process that goes on has not been connected to this leader.
-        self._away: dict[int, int] = {}
+        #: Who is not connected, and what the others tell of their commit barriers.
+        self.away = Away(self._answer)
 
     def alarms(self, topology: Topology) -> Alarms:
         """Return the alarms of this leadership, which the readings of nodes are given."""
@@ -58,12 +55,6 @@ class Pacing:
         if isinstance(command, Freeze):
             port = command.switch, command.neighbour
             self._freezes.setdefault(port, now + self._answer)
-
-    def note_commit(self, now: int, commit: int) -> None:
-        """Note the commit barrier that a process which goes on tells."""
-        if commit > self.committed:
-            self.committed, self._committed_at = commit, now
-        self._told_at = now
 
     def due(self, now: int, state: ControllerState, connected: frozenset[int]) -> list[Record]:
         """Return the records to propose by now. `connected` are the nodes with a connection."""
@@ -90,7 +81,7 @@ class Pacing:
         found += [NodeSilent(process) for process in sorted(unreachable)]
         found += self._silent_switches(now, state, connected)
         found += self._lapsed(now, state, connected)
-        found += self._holding(now, failures, connected)
+        found += [NodeSilent(process) for process in self.away.silent(now, failures, connected)]
         if not failures.is_undecided:
             self._decide_at = 0
         elif not self._decide_at:
@@ -119,27 +110,6 @@ class Pacing:
                 del self._missing[switch]
                 found.append(NodeSilent(switch))
         return found
-
-    def _holding(
-        self, now: int, failures: FailureState, connected: frozenset[int]
-    ) -> list[Record]:  # fmt: skip
-        """Processes that may hold the commit barriers of all, and that nobody can ask why.
-
-        They have not been connected for the time of an answer, and for as long the barriers that
-        others tell have stood, though no failure is dealt with: a path of theirs may be cut, and
-        the controller cannot forward for them.
-        """
-        away = failures.processes - connected
-        for process in [one for one in self._away if one not in away]:
-            del self._away[process]
-        due = [one for one in away if self._away.setdefault(one, now + self._answer) <= now]
-        if failures.is_undecided or failures.failures:
-            self._committed_at = now
-        if self._told_at - self._committed_at < self._answer:
-            return []
-        for process in due:
-            self._away[process] = now + self._answer
-        return [NodeSilent(process) for process in sorted(due)]
 
     def _lapsed(
         self, now: int, state: ControllerState, connected: frozenset[int]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from weir_toc.clock import Clock
 from weir_toc.controller.codec import report_to
 from weir_toc.controller.records import Report
+from weir_toc.controller.terms import Terms
 from weir_toc.errors import ControlError, SwitchTaken, TocError
 from weir_toc.hosts.clock_socket import ClockQuestions
 from weir_toc.hosts.frames import (
@@ -71,7 +72,8 @@ class ControlLink:
     ) -> None:
         self.hello = hello
         self.clock = Clock(raw_clock())
-        self.term = 0
+        #: Which leaders this node obeys.
+        self.terms = Terms()
         #: Set once the clock has been set by a leader.
         self.is_set = asyncio.Event()
         #: How often it was compared over this connection and former ones.
@@ -172,7 +174,7 @@ class ControlLink:
             reader, writer = await asyncio.open_connection(*address)
         sampling: asyncio.Task[None] | None = None
         try:
-            writer.write(framed_json({**self.hello, "term": self.term}))
+            writer.write(framed_json({**self.hello, "term": self.terms.highest}))
             frame = await self._read(reader)
             if frame["op"] == "moved":
                 self._follow(frame)
@@ -185,9 +187,8 @@ class ControlLink:
             if frame["op"] != "welcome":
                 raise ControlError(f"it answered {frame['op']!r}: {frame.get('why', '')}")
             term = number_in(frame, "term")
-            if term < self.term:
-                raise ControlError(f"it leads in term {term}, and {self.term} has begun")
-            self.term = term
+            if not self.terms.follow(term):
+                raise ControlError(f"it leads in term {term}, and {self.terms.highest} has begun")
             self._taken_since = None
             self._forwards = frame.get("forwards") is True
             self._writer = writer
@@ -245,7 +246,7 @@ class ControlLink:
             _, future = self._unanswered.pop(number_in(frame, "number"), (None, None))
             if future is not None and not future.done():
                 future.set_result(frame)
-        elif op == "command" and number_in(frame, "term") < self.term:
+        elif op == "command" and not self.terms.obeys(number_in(frame, "term")):
             pass  # of a leader that was replaced
         elif self.frames.full():
             raise ControlError("this node does not take what it is sent")
@@ -255,7 +256,7 @@ class ControlLink:
     async def _sample(self, writer: asyncio.StreamWriter) -> None:
         """Compare the clock again and again."""
         leader = writer.get_extra_info("peername")[:2]
-        questions = ClockQuestions(leader, self.term, self.clock, self._raw_clock)
+        questions = ClockQuestions(leader, self.terms.highest, self.clock, self._raw_clock)
         count = 0
         try:
             while True:

@@ -638,5 +638,5 @@ def is_decided(
     A process that goes on has used a commit barrier at or above it. So whoever recalled some of it
     had that noted before, and the answer follows all that is noted by now.
     """
-    is_passed = pacing is not None and returned.through <= pacing.committed
+    is_passed = pacing is not None and returned.through <= pacing.away.committed
     return is_passed and process in failures.failed

@@ -74,7 +74,7 @@ def test_commands_and_leaders_of_former_terms_are_ignored() -> None:
     (link,) = made
     taken = [link.frames.get_nowait()["command"][1] for _ in range(link.frames.qsize())]
     assert taken == [2, 4]
-    assert link.term == 6
+    assert link.terms.highest == 6
 
 
 @pytest.mark.parametrize(
