@@ -362,7 +362,10 @@ def _hunt_in_packets(seeds: int, as_json: bool) -> None:
             show(len(caught))
     missed = [name for name, found in caught if found is None]
     if as_json:
-        results = {"planted": len(caught), "missed": missed, "bugs": dict(caught)}
+        results = {
+            "planted": len(caught), "caught": len(caught) - len(missed),
+            "missed": len(missed), "bugs": dict(caught),
+        }  # fmt: skip
         print_measured("weir.sim.toc.planted/1", {"seeds": seeds}, results)
     else:
         print_table(("SEED", "THE RULE THAT IS GONE"), [(at, name) for name, at in caught])

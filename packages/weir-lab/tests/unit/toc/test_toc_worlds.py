@@ -181,6 +181,20 @@ def test_the_command_plays_seeds() -> None:
     assert 0 < told["cpu_seconds_slowest"] < told["cpu_seconds"] <= 3 * told["cpu_seconds_slowest"]
 
 
+def test_the_command_counts_the_planted_bugs_that_worlds_miss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caught, harmless = MUTANTS[0], replace(MUTANTS[0], name="nothing", breaks=("I99",))
+    for mutants, code in (((caught,), 0), ((caught, harmless), 1)):
+        monkeypatch.setattr("weir_lab.toc.mutants.MUTANTS", mutants)
+        found = CliRunner().invoke(app, ["toc", "--planted", "--seeds", "1", "--json"])
+        assert found.exit_code == code
+        told = json.loads(found.stdout)
+        counts = [told[name] for name in ("planted", "caught", "missed")]
+        assert counts == [len(mutants), 1, len(mutants) - 1]
+        assert told["bugs"][caught.name] == caught.seed
+
+
 def test_each_seed_that_breaks_is_told_with_the_command_that_plays_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
