@@ -192,6 +192,10 @@ class ProcessThread:
             return False
         return True
 
+    async def now(self) -> int:
+        """Return the synchronised time, read in the thread: its clock is in use there."""
+        return self.process.link.now()
+
     def send_many(
         self, service: Service, scatterings: Sequence[Sequence[Part]]
     ) -> Future[list[int]]:
@@ -407,6 +411,14 @@ class Member:
 
     async def _sent(self, service: Service, scatterings: Sequence[Sequence[Part]]) -> list[int]:
         return await asyncio.wrap_future(self._running.send_many(service, scatterings))
+
+    async def now(self) -> int:
+        """Return the synchronised time in nanoseconds, which stamps are taken from.
+
+        It never goes back, and what is sent from here later has no lower stamp. `describe` states
+        how far it may be off.
+        """
+        return await asyncio.wrap_future(self._running.call(self._running.now()))
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up, and nothing of the reliable

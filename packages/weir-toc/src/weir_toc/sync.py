@@ -136,6 +136,14 @@ class Member:
         """Send scatterings by the reliable service in this order; as `send_many`."""
         return self._running.send_many(Service.RELIABLE, scatterings).result()
 
+    def now(self) -> int:
+        """Return the synchronised time in nanoseconds, which stamps are taken from.
+
+        It never goes back, and what is sent from here later has no lower stamp. `describe` states
+        how far it may be off.
+        """
+        return self._running.call(self._running.now()).result()
+
     def drain(self, timeout: float = DRAIN_SECONDS) -> bool:
         """Wait until all that was sent is acknowledged or given up, and nothing of the reliable
         part would be lost if this process failed now; False after `timeout` s.

@@ -113,6 +113,26 @@ def test_the_blocking_twin_does_the_same(network: Loopback) -> None:
         assert c.describe()["process"] == c.process
 
 
+def test_programs_read_the_time_that_stamps_are_taken_from(network: Loopback) -> None:
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="now") as me:
+            times = [await me.now()]
+            for _ in range(3):
+                stamp = await me.send([("now", b"")])
+                assert times[-1] <= stamp
+                times.append(await me.now())
+            assert times == sorted(times)
+            said = me.describe()["clock_ns"]
+            assert isinstance(said, int)
+            assert times[-1] <= said < times[-1] + 10_000_000_000
+        with pytest.raises(TocError, match="has left"):
+            await me.now()
+
+    asyncio.run(body())
+    with weir_toc.sync.join(network.url, name="then") as me:
+        assert me.now() <= me.send_reliable([("then", b"")])
+
+
 def test_what_was_sent_before_a_process_leaves_is_delivered(network: Loopback) -> None:
     with weir_toc.sync.join(network.url, name="j") as j:
         with weir_toc.sync.join(network.url, name="k") as k:
