@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from weir_toc import __version__
 from weir_toc.congestion import MARK_ABOVE, rate_of
 from weir_toc.controller.records import Founded
-from weir_toc.errors import SwitchTaken, TocError, first_error
+from weir_toc.errors import InvalidUse, SwitchTaken, TocError, first_error
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
@@ -23,13 +24,15 @@ from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import address_of
 from weir_toc.places import Place
-from weir_toc.topology import Topology, switch_id
+from weir_toc.topology import Topology, name_of_switch, switch_id
 from weir_toc.xdp.aggregator import XdpAggregator
 
-#: Exit codes.
-FAILED, NO_MAJORITY, TAKEN = 1, 3, 4
+#: Exit codes. `argparse` ends with WRONG_USE for what it does not understand.
+FAILED, WRONG_USE, NO_MAJORITY, TAKEN = 1, 2, 3, 4
 #: Addresses that stand for all of a host: nobody can send to them.
 _ANY = ("0.0.0.0", "::")
+#: An aggregator that has not started for so long says whom it waits for.
+_QUIET_SECONDS = 2.0
 #: Stands for a standard output that was closed when the program began.
 _NO_FILE = -1
 
@@ -43,17 +46,27 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
-    except SwitchTaken as error:
+        code = int(options.run(options))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as `head` does, which has read what it wants
+        _leave_output()
+        return FAILED
+    except (TocError, OSError) as error:
         print(f"weir-toc: {error}", file=sys.stderr)
-        return TAKEN
-    except TocError as error:
-        print(f"weir-toc: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"weir-toc: {error}", file=sys.stderr)
+        if isinstance(error, InvalidUse):
+            return WRONG_USE
+        return TAKEN if isinstance(error, SwitchTaken) else FAILED
     except KeyboardInterrupt:
         return 130
-    return FAILED
+
+
+def _leave_output() -> None:
+    """Let what is still to be written go nowhere: Python writes it as it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         )  # fmt: skip
     controller.add_argument(
         "--interval-ms", type=float, default=1.0,
-        help="time between beacons; 5 from 16 processes on two cores",
+        help="time between beacons, 1 by default; 5 from 16 processes on two cores",
     )  # fmt: skip
     places = [one.value for one in Place]
     controller.add_argument(
@@ -94,10 +107,13 @@ def _parser() -> argparse.ArgumentParser:
     controller.set_defaults(run=_controller)
     aggregator = verbs.add_parser("aggregator", help="run the process of one switch")
     aggregator.add_argument("url", help="the controller: toc://host:port,host:port,host:port")
-    aggregator.add_argument("--switch", default="rack-0", help="rack-N, spine-N or core-N")
+    aggregator.add_argument(
+        "--switch", default="rack-0", help="rack-N, spine-N or core-N; rack-0 by default"
+    )
     aggregator.add_argument(
         "--listen", default="127.0.0.1:0",
-        help="where it takes packets, as processes reach it: host:port; port 0 takes any",
+        help="where it takes packets, as processes reach it: host:port, 127.0.0.1:0 by default; "
+        "port 0 takes any",
     )  # fmt: skip
     aggregator.add_argument(
         "--advertise",
@@ -143,14 +159,14 @@ def _add_marks(verb: argparse.ArgumentParser) -> None:
 
 
 def _marks(options: argparse.Namespace) -> tuple[int, int]:
-    """Return the drain rate in bytes per 2^20 ns and the threshold in bytes. Raises TocError."""
+    """Return the drain rate in bytes per 2^20 ns and the threshold in bytes. Raises InvalidUse."""
     mbit, above = options.drain_mbit, options.mark_bytes
     if mbit and not 0.1 <= mbit <= 1_000_000:
-        raise TocError("--drain-mbit: 0.1 to 1000000 are possible, and 0 for no marks")
+        raise InvalidUse("--drain-mbit: 0.1 to 1000000 are possible, and 0 for no marks")
     if mbit and Place(options.place).is_direct:
-        raise TocError("--drain-mbit: in place switch data pass no process that could mark them")
+        raise InvalidUse("--drain-mbit: in place switch data pass no process that could mark them")
     if above is not None and not (mbit and 1 <= above <= 1_000_000_000):
-        raise TocError("--mark-bytes: 1 to 1000000000 are possible, together with --drain-mbit")
+        raise InvalidUse("--mark-bytes: 1 to 1000000000 are possible, together with --drain-mbit")
     return rate_of(mbit), above or MARK_ABOVE
 
 
@@ -162,17 +178,19 @@ def _net_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpa
     for option, count, what in (("hosts", 8, "spread over the racks"), ("racks", 4, "switches"),
                                 ("spines", 2, "switches"), ("cores", 1, "switches"),
                                 ("members", 3, "of the controller")):  # fmt: skip
-        up.add_argument(f"--{option}", type=int, default=count, help=f"how many: {what}")
+        up.add_argument(f"--{option}", type=int, default=count, metavar="COUNT",
+                        help=f"how many: {what}; {count} by default")  # fmt: skip
     up.add_argument(
         "--place", choices=[one.value for one in Place], default=Place.HOST.value,
         help="where barriers are aggregated, as for `controller`",
     )  # fmt: skip
     up.add_argument(
         "--loss", type=float, default=0.0, metavar="PERCENT",
-        help="of the packets that each device of the tree sends, 0 to 50",
+        help="of the packets that each device of the tree sends, 0 to 50; 0 by default",
     )  # fmt: skip
     _add_marks(up)
-    up.add_argument("--interval-ms", type=float, default=5.0, help="time between beacons")
+    up.add_argument("--interval-ms", type=float, default=5.0,
+                    help="time between beacons; 5 by default")  # fmt: skip
     up.add_argument(
         "--folder",
         type=Path,
@@ -187,9 +205,9 @@ def _up(options: argparse.Namespace) -> int:
     from weir_toc.net.tree import Tree
 
     if not 0 <= options.loss <= 50:
-        raise TocError("--loss: 0 to 50 percent are possible")
+        raise InvalidUse("--loss: 0 to 50 percent are possible")
     if not 1 <= options.members <= 7:
-        raise TocError("--members: 1 to 7 are possible")
+        raise InvalidUse("--members: 1 to 7 are possible")
     _check_interval(options.interval_ms)
     tree = Tree(options.hosts, options.racks, options.spines, options.cores)
     _marks(options)
@@ -212,13 +230,13 @@ def _make_folder(folder: Path) -> None:
 
 def _check_interval(interval_ms: float) -> None:
     if not 0.1 <= interval_ms <= 1_000:
-        raise TocError("--interval-ms: 0.1 to 1000 are possible")
+        raise InvalidUse("--interval-ms: 0.1 to 1000 are possible")
 
 
 def _controller(options: argparse.Namespace) -> int:
     members = dict(enumerate(addresses_of(options.members), 1))
     if options.id not in members:
-        raise TocError(f"--id {options.id}: there are members 1 to {len(members)}")
+        raise InvalidUse(f"--id {options.id}: there are members 1 to {len(members)}")
     _check_interval(options.interval_ms)
     Place(options.place).check(Topology.tree(options.racks, options.spines, options.cores))
     shape = (options.racks, options.spines, options.cores)
@@ -255,7 +273,7 @@ def _address(option: str, text: str) -> Address:
     try:
         return address_of(text)
     except ValueError as error:
-        raise TocError(f"{option}: {error}") from error
+        raise InvalidUse(f"{option}: {error}") from error
 
 
 def _aggregator(options: argparse.Namespace) -> int:
@@ -263,7 +281,7 @@ def _aggregator(options: argparse.Namespace) -> int:
     advertise = _address("--advertise", options.advertise) if options.advertise else None
     if (advertise or listen)[0] in _ANY:
         option = "--advertise" if advertise else "--listen"
-        raise TocError(
+        raise InvalidUse(
             f"{option} {getattr(options, option[2:])}: processes cannot reach that. "
             "Add --advertise HOST:PORT with the address at which they reach this aggregator"
         )
@@ -271,14 +289,14 @@ def _aggregator(options: argparse.Namespace) -> int:
     place = Place(options.place)
     ports = [name for name in options.xdp.split(",") if name]
     if (place is Place.XDP) != bool(ports):
-        raise TocError(
+        raise InvalidUse(
             "--place xdp and --xdp DEVICE,DEVICE with all ports of the switch go together"
         )
     if place is Place.XDP and advertise is not None:
-        raise TocError("--advertise: a switch in the kernel is reached at --listen alone")
+        raise InvalidUse("--advertise: a switch in the kernel is reached at --listen alone")
 
     if options.forward and place is not Place.SWITCH:
-        raise TocError("--forward: in this place the kernel does not forward data")
+        raise InvalidUse("--forward: in this place the kernel does not forward data")
     forwarding = Forwarding(options.forward) if options.forward else None
 
     async def serve() -> None:
@@ -290,6 +308,12 @@ def _aggregator(options: argparse.Namespace) -> int:
                                     forwarding=forwarding)  # fmt: skip
 
         async def tell() -> None:
+            try:
+                async with asyncio.timeout(_QUIET_SECONDS):
+                    await aggregator.is_started.wait()
+            except TimeoutError:
+                why = aggregator.link.trouble or "its switch is not settled yet"
+                announcer.say("waiting", {"controller": options.url, "why": why})
             await aggregator.is_started.wait()
             host, port = aggregator.advertised
             facts = {"switch": options.switch, "host": host, "port": port}
@@ -349,7 +373,9 @@ def _print_network(leader: Frame) -> None:
               f"{network['mark_bytes']} bytes")  # fmt: skip
     for switch in leader["switches"]:
         state = _state(switch)
-        print(f"aggregator {switch['switch']:#x}  {switch['host']}:{switch['port']}{state}")
+        name = name_of_switch(switch["switch"])
+        print(f"aggregator {name}  {switch['host']}:{switch['port']}{state}")
+    names = {one["process"]: one["name"] for one in leader["processes"] if one["name"]}
     for process in leader["processes"]:
         print(f"process {process['process']}  {process['name']}{_state(process)}")
     for one in leader["lagging"]:
@@ -361,7 +387,9 @@ def _print_network(leader: Frame) -> None:
     for source, to in leader.get("forwarding", ()):
         print(f"forwarding from {source} to {to}: their packets are lost on the way")
     for failure in leader["unsettled"]:
-        print(f"failure {failure['failure']} waits for {failure['waiting']}")
+        waiting = [names.get(one, f"process {one}") for one in failure["waiting"]]
+        whom = ", ".join(waiting) or "a cable"
+        print(f"failure {failure['failure']} waits for {whom}")
 
 
 def _state(node: Frame) -> str:

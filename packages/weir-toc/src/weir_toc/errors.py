@@ -18,7 +18,11 @@ class PacketError(TocError):
     """A packet that is damaged, too short, too long or of an unknown kind. It is dropped."""
 
 
-class InvalidTopology(TocError):
+class InvalidUse(TocError):
+    """What nobody could carry out as it is asked; the words say what is possible."""
+
+
+class InvalidTopology(InvalidUse):
     """A network that cannot be built, or a place that is not in it."""
 
 

@@ -37,7 +37,7 @@ from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import split
 from weir_toc.places import Place
-from weir_toc.topology import Switch, Topology, rack_of
+from weir_toc.topology import Switch, Topology, name_of_switch, rack_of
 
 #: So many processes may be linked to one switch.
 LINKS_MAX = 1_024
@@ -137,7 +137,10 @@ class Aggregator:
             )
         topology = Topology.tree(*answer["shape"])
         if self.switch not in topology.switches:
-            raise ControlError(f"the network {answer['shape']} has no switch {self.switch:#x}")
+            raise ControlError(
+                f"the network was founded with {_shown(*answer['shape'])}: it has no "
+                f"{name_of_switch(self.switch)}"
+            )
         config = SwitchConfig(interval=number_in(answer, "interval"),
                               rewrites=self.place.barriers_in_data,
                               drain_rate=number_in(answer, "drain_rate"),
@@ -333,6 +336,13 @@ class Aggregator:
                 self._addresses[id] = (host, port)
                 self._neighbours[host, port] = id
                 self._addressed(id, (host, port))
+
+
+def _shown(racks: int, spines: int, cores: int) -> str:
+    """Return the shape of a network in words."""
+    counts = ((racks, "rack"), (spines, "spine"), (cores, "core"))
+    *most, last = [f"{count} {tier}{'s' * (count != 1)}" for count, tier in counts]
+    return f"{', '.join(most)} and {last}"
 
 
 def is_of_routes(frame: Frame) -> bool:

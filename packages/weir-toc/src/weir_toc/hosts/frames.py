@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
-from weir_toc.errors import ControlError, TocError
+from weir_toc.errors import ControlError, InvalidUse
 
 JSON, RAFT = b"j", b"r"
 #: What members send each other, snapshots in pieces of 1 MiB included, and what nodes are sent.
@@ -93,7 +93,7 @@ def socket_in(frame: Frame) -> Address:
 
 
 def addresses_of(url: str) -> list[Address]:
-    """Return the addresses in `toc://host:port,host:port`. Raises TocError for another form.
+    """Return the addresses in `toc://host:port,host:port`. Raises InvalidUse for another form.
 
     Each is an address of its own: members are told apart by their places.
     """
@@ -106,10 +106,10 @@ def addresses_of(url: str) -> list[Address]:
         found.append((host.strip("[]"), int(port)))
     else:
         if scheme == "toc" and len({*found}) < len(found):
-            raise TocError(f"{url!r} names an address twice: each member has its own")
+            raise InvalidUse(f"{url!r} names an address twice: each member has its own")
         if scheme == "toc":
             return found
-    raise TocError(f"{url!r} is not of the form toc://host:port or toc://host:port,host:port")
+    raise InvalidUse(f"{url!r} is not of the form toc://host:port or toc://host:port,host:port")
 
 
 def forward_of(node: int, packets: Iterable[bytes | bytearray]) -> Frame:

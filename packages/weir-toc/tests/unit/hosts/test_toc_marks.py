@@ -11,7 +11,7 @@ import pytest
 from rigs.loopback import loopback
 from rigs.programs import PATIENCE_SECONDS, programs
 from weir_toc import sync
-from weir_toc.cli import main
+from weir_toc.cli import WRONG_USE, main
 from weir_toc.congestion import mbit_of, rate_of
 from weir_toc.controller.records import Founded
 from weir_toc.controller.state import ControllerState
@@ -83,6 +83,6 @@ def test_marks_that_are_not_possible_are_refused(
 ) -> None:
     member = ["--id", "1", "--members", "toc://127.0.0.1:1", "--folder", str(tmp_path / "log")]
     for words in (["controller", *member], ["net", "up"]):
-        assert main([*words, *options]) == 1
+        assert main([*words, *options]) == WRONG_USE
         assert why in capsys.readouterr().err
     assert not (tmp_path / "log").exists()

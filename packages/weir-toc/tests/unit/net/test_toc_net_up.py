@@ -13,7 +13,7 @@ import pytest
 
 from rigs.programs import PATIENCE_SECONDS
 from rigs.trees import SMALL, missing, namespace_of, processes_in, tree
-from weir_toc.cli import main
+from weir_toc.cli import WRONG_USE, main
 from weir_toc.errors import TocError
 from weir_toc.net import linux, namespaces
 
@@ -132,7 +132,7 @@ def test_a_tree_whose_switch_ends_says_so_and_is_taken_down() -> None:
 def test_wrong_options_are_refused_before_anything_is_built(
     options: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["net", "up", *options]) == 1
+    assert main(["net", "up", *options]) == WRONG_USE
     assert why in capsys.readouterr().err
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir_toc.cli import main
+from weir_toc.cli import WRONG_USE, main
 from weir_toc.errors import InvalidTopology
 from weir_toc.forwarding import Forwarding
 from weir_toc.places import Place, place_named
@@ -36,7 +36,7 @@ def test_a_network_with_switches_that_are_too_wide_for_the_kernel_is_not_founded
 ) -> None:
     words = ["controller", "--id", "1", "--members", "toc://127.0.0.1:1", "--folder",
              str(tmp_path), "--place", "xdp"]  # fmt: skip
-    assert main([*words, *shape]) == 1
+    assert main([*words, *shape]) == WRONG_USE
     assert "neighbours, and with --place xdp a switch has at most 64" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
 
@@ -45,7 +45,7 @@ def test_more_hosts_than_a_switch_of_the_kernel_can_have_are_not_built(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["net", "up", "--racks", "1", "--spines", "1", "--cores", "0", "--place", "xdp"]
-    assert main([*words, "--hosts", "64"]) == 1
+    assert main([*words, "--hosts", "64"]) == WRONG_USE
     assert "rack-0 would have 65 neighbours" in capsys.readouterr().err
     Place.XDP.check(Topology.tree(1, 1), 63)
     Place.HOST.check(Topology.tree(70, 1), 64)
@@ -81,5 +81,5 @@ def test_the_kernel_is_told_of_neighbours_that_are_known_and_lead_to_a_rack() ->
 def test_a_network_that_cannot_be_forwarded_is_refused(
     options: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["aggregator", "toc://127.0.0.1:1", *options]) == 1
+    assert main(["aggregator", "toc://127.0.0.1:1", *options]) == WRONG_USE
     assert why in capsys.readouterr().err

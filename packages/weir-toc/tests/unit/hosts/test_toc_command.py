@@ -1,0 +1,116 @@
+"""The command `weir-toc`: its words, defaults and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir_toc
+from rigs.programs import PATIENCE_SECONDS, free_ports
+from weir_toc import cli
+from weir_toc.cli import FAILED, WRONG_USE, main
+from weir_toc.hosts.frames import Frame
+from weir_toc.topology import process_id, switch_id
+
+NOBODY = "toc://127.0.0.1:1"
+SWITCH = {"host": "127.0.0.1", "port": 7100, "connected": True}
+
+
+def started(*words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    source = str(Path(weir_toc.__file__).parents[1])
+    paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "weir_toc", *words], stdout=stdout, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+
+
+def test_an_aggregator_that_waits_says_once_for_whom() -> None:
+    (port,) = free_ports(1)
+    url = f"toc://127.0.0.1:{port}"
+    with started("aggregator", url, "--json") as one:
+        assert one.stdout is not None
+        told = json.loads(one.stdout.readline())
+        one.terminate()
+        rest, _ = one.communicate(timeout=PATIENCE_SECONDS)
+    assert (told["event"], told["controller"]) == ("waiting", url)
+    assert str(port) in told["why"]
+    assert rest == b""
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with started("status", NOBODY, "--json", stdout=writer) as one:
+        os.close(writer)
+        _, said = one.communicate(timeout=PATIENCE_SECONDS)
+    assert (said, one.returncode) == (b"", FAILED)
+
+
+@pytest.mark.parametrize("words", [
+    ["status", "nonsense"],
+    ["status", "toc://127.0.0.1:1,127.0.0.1:1"],
+    ["aggregator", NOBODY, "--switch", "nonsense"],
+    ["aggregator", NOBODY, "--listen", "nonsense"],
+    ["aggregator", NOBODY, "--place", "xdp"],
+    ["controller", "--id", "2", "--members", NOBODY, "--folder", "log"],
+    ["controller", "--id", "1", "--members", NOBODY, "--folder", "log", "--racks", "0"],
+    ["controller", "--id", "1", "--members", NOBODY, "--folder", "log", "--interval-ms", "0"],
+    ["controller", "--id", "1"],
+])  # fmt: skip
+def test_wrong_use_has_an_exit_code_of_its_own(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    try:
+        code: Any = main(words)
+    except SystemExit as error:  # argparse does not understand it
+        code = error.code
+    assert code == WRONG_USE
+    assert capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("verb", "defaults"), [
+    (["controller"], ["1 by default", "0 by default", "between beacons, 1 by default"]),
+    (["aggregator"], ["rack-0 by default", "127.0.0.1:0 by default"]),
+    (["net", "up"], [f"{count} by default" for count in (8, 4, 2, 1, 3, 5, 0)]),
+])  # fmt: skip
+def test_help_tells_defaults(
+    verb: list[str], defaults: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert [one for one in defaults if one not in said] == []
+
+
+def test_the_status_names_switches_and_whom_failures_wait_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = process_id(0, 1), process_id(0, 2)
+    leader: Frame = {
+        "role": "leader", "member": 1, "term": 1, "problem": "", "lagging": [],
+        "network": {"racks": 1, "spines": 1, "cores": 0, "interval_ns": 10**6, "place": "host",
+                    "drain_mbit": 0, "mark_bytes": 0},
+        "switches": [{"switch": switch_id("spine-0"), **SWITCH}],
+        "processes": [{"process": one, "name": name, "connected": True}
+                      for one, name in ((a, "a"), (b, ""))],
+        "unsettled": [{"failure": 3, "waiting": [a, b]}, {"failure": 4, "waiting": []}],
+    }  # fmt: skip
+
+    async def ask_once(*_: object) -> Frame:
+        return leader
+
+    monkeypatch.setattr(cli, "ask_once", ask_once)
+    assert main(["status", NOBODY]) == 0
+    said = capsys.readouterr().out
+    assert "aggregator spine-0  127.0.0.1:7100\n" in said
+    assert f"failure 3 waits for a, process {b}\nfailure 4 waits for a cable\n" in said
