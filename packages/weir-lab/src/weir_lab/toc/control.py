@@ -57,11 +57,12 @@ class ControlPath:
     stuck: list[Commanded] = field(default_factory=list)
     #: Registers to remove, whose switches have not obeyed.
     removals: dict[Port, Remove] = field(default_factory=dict)
-    #: Between whom the leader forwards, processes that it does not reach, and which of them it
-    #: gives up.
+    #: Between whom the leader forwards, processes without a connection to it, and which of them it
+    #: gives up; and those that are connected and answer nothing that is forwarded.
     paths: CutPaths = field(init=False)
     away: Away = field(init=False)
     unreached: set[int] = field(default_factory=set)
+    mute: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.paths, self.away = CutPaths(ANSWER * self.interval), Away(ANSWER * self.interval)
@@ -71,13 +72,15 @@ class ControlPath:
     ) -> Sequence[int]:
         """Pass packets on; return when they arrive: never, once, or twice."""
         data, dice = [bytes(one) for one in packets], self.exclusions
-        if source in self.unreached:
+        is_answer = check_forward(source, to, data)
+        if source in self.unreached or (is_answer and source in self.mute):
             return ()
-        if check_forward(source, to, data):
+        if is_answer:
             self.paths.answered(to, source)
         elif not self.paths.ask(now, source, to, sum(map(len, data))):
             return ()
-        if to in self.unreached or dice.random() < _FORWARD_LOSS:
+        is_lost = to in self.unreached or (to in self.mute and not is_answer)
+        if is_lost or dice.random() < _FORWARD_LOSS:
             return ()
         slow = dice.random() < 0.3
         due = [now + 2 * CONTROL_NS + slow * dice.randrange(CONTROL_SLOW * self.interval)]

@@ -107,7 +107,7 @@ MUTANTS = (
            "            for psn, one in owed:\n"
            "                if flow.sent[Service.RELIABLE].pop(psn, None):\n"
            "                    self._packet_acknowledged(flow, one)\n", 41, ("I1", "I9", "I10")),
-    Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 542,
+    Mutant("who does not answer what is forwarded goes on", _PATHS, "found.add(to)", "pass", 191,
            ("I9", "I14")),
     Mutant("credits are granted out of turn", _SENDING,
            "flow.queue.append((scattering, part))",
@@ -236,6 +236,9 @@ MUTANTS = (
     Mutant("a failure does not wait for all that go on", _FAILURES,
            "failure.waiting |= self.processes",
            "failure.waiting |= {*sorted(self.processes)[1:]}", 16, ("I13",)),
+    Mutant("a minimum that moved waits for the next beacon", _NODE,
+           "        self._moved = True\n        if half is self.up:",
+           "        self._moved = False\n        if half is self.up:", 3, ("I14",)),
     Mutant("a command of a leader that was replaced is obeyed", _TERMS,
            "return term >= self.highest", "return True", 89, ("Routes",)),
     Mutant("who is not connected and holds the barriers of all goes on", _AWAY,

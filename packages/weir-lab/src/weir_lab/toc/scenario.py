@@ -254,7 +254,8 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     """In some worlds packets from one process to another are lost, or those of both to each other.
 
     Their path is mended in the end, or never. A third process may fail meanwhile, so that what is
-    under way is recalled; or the controller does not reach the receiver, either.
+    under way is recalled; or the receiver is not connected to the controller, or answers nothing
+    that is forwarded.
     """
     random = Random(f"severs {seed}")
     if world.shape.is_calm or random.random() > SEVERS or len(world.correct) < 2:
@@ -264,6 +265,8 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     kind = random.choice(("one way", "both", "both", "unreached"))
     if kind == "both":
         world.network.severed |= {(to, source)}
+    elif kind == "unreached" and Random(f"answers nothing {seed}").random() < 0.4:
+        world.control.mute.add(to)
     elif kind == "unreached":
         world.unreach(to)
     for _ in range(random.randint(1, 4)):
@@ -278,6 +281,7 @@ def _sever(world: World, seed: int, runs: Random) -> None:
     if random.random() < 0.5:
         world.network.severed.clear()
         world.control.unreached.clear()
+        world.control.mute.clear()
 
 
 def _replace_leaders(world: World, seed: int, runs: Random) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from weir_toc import packet as wire
 from weir_toc.controller.failures import FailureState
 from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.topology import Topology
 
+#: So long barriers may wait for a process that joins.
+_JOIN_INTERVALS = 4
 _WITHOUT_BARRIERS, _DATA = {wire.JOIN, wire.FENCED}, {wire.DATA_BE, wire.DATA_R}
 
 
 class Watch:
     """What links are given, and which barriers processes use."""
 
-    def __init__(self, switches: Container[int], rewrites: bool) -> None:
-        """All other nodes are processes; data carry barriers if switches rewrite them."""
-        self._switches = switches
+    def __init__(self, topology: Topology, rewrites: bool, interval: int) -> None:
+        """Data carry barriers if switches rewrite them."""
+        self._switches = topology.switches
         self._rewrites = rewrites
+        self._longest_path = topology.longest_path
+        self._interval = interval
+        #: How many processes had joined, and when that changed.
+        self._joined, self._joined_at = 0, 0
         #: The newest barriers of each link.
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         #: What each process was told to begin above as it joined.
@@ -66,3 +73,25 @@ class Watch:
                     self.broken.append(
                         f"I13 {process} used {commit}, and {failed} failed at {stamp}"
                     )
+
+    def lags(self, now: int, endpoints: Mapping[int, Endpoint], delay: int) -> None:
+        """I14: barriers follow true time, where clocks show it and nothing fails.
+
+        A hop takes up to `delay` nanoseconds. Behind each join minima stand still for a while.
+        """
+        joined = [one for one, endpoint in endpoints.items() if endpoint.is_admitted]
+        if len(joined) > self._joined:
+            self._joined, self._joined_at = len(joined), now
+        interval = self._interval
+        if len(joined) < len(endpoints) or now - self._joined_at < _JOIN_INTERVALS * interval:
+            return
+        bound = 2 * interval + self._longest_path * (delay + interval // 4)
+        for process in joined:
+            barrier, commit = endpoints[process].barriers
+            # An answer is on its way both ways before what was sent is committed.
+            late = max(now - barrier - bound, now - commit - bound - 2 * self._longest_path * delay)
+            if late > 0:
+                self.broken.append(
+                    f"I14 barriers of {process} are {(now - barrier) / interval:.1f} and "
+                    f"{(now - commit) / interval:.1f} T behind"
+                )

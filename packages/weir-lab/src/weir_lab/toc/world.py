@@ -147,7 +147,7 @@ class World:
         self.topology = Topology.tree(shape.racks, shape.spines, shape.cores)
         self.hosts: dict[int, Host] = {}
         #: What was broken in the moment in which it happened; `checkers` looks at the rest.
-        self.watch = Watch(self.topology.switches, shape.rewrites)
+        self.watch = Watch(self.topology, shape.rewrites, T)
         self.controller = FailureState(self.topology)
         #: When the registers must be frozen that a decision waits for.
         self._freezes: dict[Freeze, int] = {}
@@ -166,6 +166,8 @@ class World:
         self._delivers = {id: self._at_switch(id) for id in self.switches}
         for id in self.switches:
             self._wake_switch(id)
+        if shape.is_calm:
+            self._look_at_lags()
         self._serials = [0] * shape.racks
         for number in range(shape.processes):
             self.join(number % shape.racks)
@@ -344,6 +346,13 @@ class World:
             now = host.now(self.network.now)
             host.endpoint.forwarded(now, source, packets)
             self._carry_out(process, host, now)
+
+    def _look_at_lags(self) -> None:
+        """See how late barriers are where nothing goes wrong, at moments between two events."""
+        now, faults = self.network.now, self.shape.faults
+        self.watch.lags(now, {one: host.endpoint for one, host in self.hosts.items()},
+                        faults.delay + faults.jitter)  # fmt: skip
+        self.network.at(now + T // 8, self._look_at_lags)
 
     def _look_at_paths(self) -> None:
         """Who does not answer what the controller forwards has failed."""
