@@ -56,13 +56,14 @@ class EarlyProcess:
         self.process._endpoint.receive(self.now, map(wire.encode, (connect, data)))
         assert self.process._endpoint.held == (self.now + 1, {by})
 
-    async def excluded(self, answer: Frame) -> None:
+    async def excluded(self, answer: Frame, *frames: Frame) -> None:
         """Let the controller say that it has failed, and answer what it asks then."""
 
         async def request(_frame: Frame) -> Frame:
             return answer
 
-        self.process._take_frame({"op": "excluded"})
+        for frame in frames or ({"op": "excluded"},):
+            self.process._take_frame(frame)
         with patch.object(self.process.link, "request", request):
             await self.process._settle()
 

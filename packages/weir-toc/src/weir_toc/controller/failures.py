@@ -47,6 +47,8 @@ from weir_toc.topology import Link, Routes, Topology, rack_of
 #: and so many ranges of stamps of each. No budget of a receiver has room for as many messages, and
 #: the answer to one that comes back fits in a frame.
 RETURNING_MAX, RANGES_KEPT = 64, 10_000
+#: Of so many it is kept that their racks were cut off.
+CUT_OFF_KEPT = 4_096
 #: One direction of a link: the switch that listens, and its neighbour.
 Port = tuple[int, int]
 
@@ -76,6 +78,8 @@ class FailureState:
         #: What was recalled and could not be told to failed receivers: by receiver, the first to
         #: fail first, the sender with the first and last stamps.
         self._recalled: dict[int, list[tuple[int, int, int]]] = {}
+        #: The last processes that failed because their racks were cut off.
+        self._cut_off: list[int] = []
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
@@ -115,6 +119,18 @@ class FailureState:
     def exclude(self, process: int) -> None:
         """Let a process fail of which no other one has heard: nobody is told."""
         self.failed[process] = 0
+        self._note_cut_off([process])
+
+    def was_cut_off(self, process: int) -> bool:
+        """Whether a process has failed because its rack was cut off, as far as that is kept.
+
+        Such a rack may hear barriers still. Its processes may have delivered what nobody else does:
+        they stand on the other side of the cut that the failure stamp is made of.
+        """
+        return process in self._cut_off
+
+    def _note_cut_off(self, processes: Iterable[int]) -> None:
+        self._cut_off = [*self._cut_off, *processes][-CUT_OFF_KEPT:]
 
     def apply(self, entry: Entry) -> list[Command]:
         """Take one entry; return what to command because of it."""
@@ -234,6 +250,7 @@ class FailureState:
             "freezing": sorted(self._freezing),
             "recalled": [[process, rows] for process, rows in self._recalled.items()],
             "side": sorted(self._side),
+            "cut_off": self._cut_off,
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -258,6 +275,7 @@ class FailureState:
         # Nor do they tell which side went on: it is weighed again.
         self._side = frozenset(state.get("side", ()))
         self._side_without = self._dead_links()
+        self._cut_off = [*state.get("cut_off", ())]
         self._recalled = {
             process: [(source, first, last) for source, first, last in rows]
             for process, rows in state.get("recalled", ())
@@ -286,6 +304,7 @@ class FailureState:
         self._unanswering -= dead
         self.processes -= dead
         self.failed.update(stamps)
+        self._note_cut_off(one for one, _ in stamps if rack_of(one) not in racks)
         self._recalled |= {process: [] for process, _ in stamps}
         for process in [*self._recalled][:-RETURNING_MAX]:
             del self._recalled[process]

@@ -359,7 +359,7 @@ class Controller:
         """Tell a process that it has failed as it joined, if it has."""
         session = self._nodes.get(process)
         if session is not None and self.state.failures and process in self.state.failures.failed:
-            session.send({"op": "excluded"})
+            session.send(excluded_of(self.state.failures, process))
 
     def _tell_switches(self) -> None:
         """Tell all switches where the others take packets."""
@@ -381,7 +381,7 @@ class Controller:
         self._told.names = names
         for node, session in self._nodes.items():
             if node in failures.failed:
-                session.send({"op": "excluded"})
+                session.send(excluded_of(failures, node))
             elif node not in failures.topology.switches:
                 session.send(names)
 
@@ -505,7 +505,7 @@ class Controller:
             former.close()
         self._nodes[session.node] = session
         if session.node in failures.failed:
-            session.send({"op": "excluded"})
+            session.send(excluded_of(failures, session.node))
             return
         for command in self.state.pending(session.node):
             self._command(command)
@@ -628,6 +628,11 @@ class Controller:
         }  # fmt: skip
         sessions = self._nodes if node.role is raft.Role.LEADER else None
         return {**found, **status_of(state, sessions, self._pacing)}
+
+
+def excluded_of(failures: FailureState, process: int) -> Frame:
+    """Return what a process is told that has failed."""
+    return {"op": "excluded", "cut_off": failures.was_cut_off(process)}
 
 
 def is_decided(

@@ -59,6 +59,9 @@ _EXCLUDED = (
     "ran {late:g} ms late at most. Join again; it will be another process"
 )
 _LOST = ". What it held of reliable messages is lost: {why}"
+_CUT_OFF = (
+    ". Its rack was cut off: what it delivered last of reliable messages, others may not deliver"
+)
 _UNTOLD = "the controller did not tell within {seconds:g} s which of them others deliver"
 _NOT_KEPT = "the controller does not keep any more which of them others deliver"
 
@@ -242,6 +245,8 @@ class Ending:
         #: Nothing is sent any more. What others deliver of what it holds is handed out behind that.
         self.excluded: Fenced | None = None
         self.is_excluded = asyncio.Event()
+        #: Whether its rack was cut off, as the controller has said.
+        self.is_cut_off = False
         #: Streams end, too.
         self.ended: TocError | None = None
 
@@ -521,7 +526,7 @@ class Process:
                 self._socket.learn(self.names.values(), told)
             self._named.set()
         elif frame["op"] == "excluded":
-            self._excluded()
+            self._excluded(is_cut_off=frame.get("cut_off") is True)
         elif frame["op"] == "forward" and self._endpoint is not None:
             source = number_in(frame, "node")
             self._endpoint.forwarded(self.link.now(), source, packets_in(frame))
@@ -560,8 +565,12 @@ class Process:
             self._endpoint.recalls_noted(self.link.now(), event.process)
             self._after()
 
-    def _excluded(self, reason: str = "") -> None:
-        """Send nothing any more, for a reason or as it was silent; `_settle` ends the streams."""
+    def _excluded(self, reason: str = "", is_cut_off: bool = False) -> None:
+        """Send nothing any more, for a reason or as it was silent; `_settle` ends the streams.
+
+        Where its rack `is_cut_off`, it may hear barriers still that are not for it.
+        """
+        self._ending.is_cut_off |= is_cut_off
         if self._ending.excluded is not None:
             return
         assert self._endpoint is not None
@@ -593,6 +602,8 @@ class Process:
                 self._after()
             if lost:
                 why = Fenced(str(why) + _LOST.format(why=lost))
+        if self._ending.is_cut_off:
+            why = Fenced(str(why) + _CUT_OFF)
         self.end(why)
 
     async def _ask_for_decisions(self, through: int, senders: Iterable[int]) -> Decisions:

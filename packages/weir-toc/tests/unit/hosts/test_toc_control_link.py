@@ -235,6 +235,31 @@ def test_who_is_excluded_is_told_why_what_it_held_is_lost(answer: Frame, words: 
     assert ("is lost" in said) == bool(words)
 
 
+@pytest.mark.parametrize(
+    ("frames", "is_told"),
+    [
+        ([{"op": "excluded"}], False),
+        ([{"op": "excluded", "cut_off": False}], False),
+        ([{"op": "excluded", "cut_off": True}], True),
+        # Its switch, or its clock, may have ended it before.
+        ([{"op": "excluded"}, {"op": "excluded", "cut_off": True}], True),
+    ],
+)
+def test_who_was_cut_off_is_told_that_others_may_not_deliver_the_same(
+    frames: list[Frame], is_told: bool
+) -> None:
+    async def body() -> str:
+        early = EarlyProcess()
+        early.admitted()
+        await early.excluded({}, *frames)
+        with pytest.raises(Fenced) as found:
+            await early.process.take(Service.RELIABLE)
+        early.close()
+        return str(found.value)
+
+    assert ("Its rack was cut off" in asyncio.run(body())) == is_told
+
+
 def test_a_failure_is_answered_once_all_of_it_is_settled() -> None:
     settling = Settling()
     assert settling.begin(3, (2, 4)) == []

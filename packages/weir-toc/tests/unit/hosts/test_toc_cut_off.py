@@ -46,8 +46,9 @@ def test_a_process_is_excluded_that_joins_where_the_network_is_cut_off(tmp_path:
         answer = await guest.request({**register, "name": "b"})
         assert "rack 1 is cut off" in answer["why"]
         await reported(rack, ProcessJoined(process))
-        while (await guest.frames.get())["op"] != "excluded":
+        while (frame := await guest.frames.get())["op"] != "excluded":
             pass
+        assert frame["cut_off"] is True
 
     async def bounded() -> None:
         try:

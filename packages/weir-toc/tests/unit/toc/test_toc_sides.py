@@ -9,7 +9,7 @@ import pytest
 
 from weir_toc.controller import sides
 from weir_toc.controller.entries import Decide, InputSilent, LinkJoined, NodeSilent, ProcessJoined
-from weir_toc.controller.failures import FailureState
+from weir_toc.controller.failures import CUT_OFF_KEPT, FailureState
 from weir_toc.controller.records import Founded, Registered, Reported, SwitchStarted
 from weir_toc.controller.sides import heaviest_side
 from weir_toc.controller.state import ControllerState
@@ -60,6 +60,24 @@ def test_the_racks_that_hold_most_processes_together_go_on() -> None:
     one.apply(Decide())
     assert one.failed.keys() == {process_id(0, serial) for serial in (1, 2, 3)}
     assert one.racks_cut_off() == {0}
+
+
+def test_processes_of_a_rack_that_was_cut_off_are_kept_apart() -> None:
+    one = network(3, 1)
+    dead, other, cut_away = process_id(0, 1), process_id(0, 2), process_id(1, 1)
+    one.apply(InputSilent(RACKS[0], dead, 1, 50))
+    cut(one, 1)
+    one.apply(Decide())
+    assert one.failed.keys() == {dead, cut_away}
+    assert [loaded(one).was_cut_off(each) for each in (dead, other, cut_away)] == [
+        False, False, True,
+    ]  # fmt: skip
+    mend(one, 1)
+    assert one.was_cut_off(cut_away)
+    for process in range(CUT_OFF_KEPT):
+        one.exclude(1_000_000 + process)
+    assert not one.was_cut_off(cut_away)
+    assert one.was_cut_off(1_000_000)
 
 
 def test_the_heaviest_set_is_found_where_reach_is_not_transitive() -> None:
