@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def started(*words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[byte
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-m", "weir_toc", *words], stdout=stdout, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": ""},
     )  # fmt: skip
 
 
@@ -36,8 +37,11 @@ def test_an_aggregator_that_waits_says_once_for_whom() -> None:
     url = f"toc://127.0.0.1:{port}"
     with started("aggregator", url, "--json") as one:
         assert one.stdout is not None
-        told = json.loads(one.stdout.readline())
-        one.terminate()
+        try:
+            assert select.select([one.stdout], [], [], PATIENCE_SECONDS)[0]
+            told = json.loads(one.stdout.readline())
+        finally:
+            one.terminate()
         rest, _ = one.communicate(timeout=PATIENCE_SECONDS)
     assert (told["event"], told["controller"]) == ("waiting", url)
     assert str(port) in told["why"]

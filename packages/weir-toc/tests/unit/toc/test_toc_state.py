@@ -309,6 +309,7 @@ def test_who_is_not_connected_has_failed_once_commit_barriers_stand() -> None:
     assert pacing.due(late + ANSWER_NS_MIN, state, here | {B}) == []
     assert pacing.due(late + ANSWER_NS_MIN + 1, state, here) == []  # since now only
     assert pacing.due(late + 2 * ANSWER_NS_MIN + 1, state, here) == [NodeSilent(B)]
+    assert pacing.due(late + 2 * ANSWER_NS_MIN + 2, state, here) == []  # that is under way
     state.apply(NodeSilent(B))
     assert NodeSilent(B) not in pacing.due(late + 3 * ANSWER_NS_MIN, state, here)
 
