@@ -123,6 +123,18 @@ def _parser() -> argparse.ArgumentParser:
     aggregator.add_argument(
         "--place", choices=places, default=Place.HOST.value, help="as the network was founded"
     )
+    _add_data_path(aggregator)
+    aggregator.set_defaults(run=_aggregator)
+    status = verbs.add_parser("status", help="show what the members of the controller know")
+    status.add_argument("url", help="toc://host:port,host:port,host:port")
+    status.set_defaults(run=_status)
+    up = _net_up(verbs)
+    for verb in (controller, aggregator, status, up):
+        verb.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_data_path(aggregator: argparse.ArgumentParser) -> None:
     aggregator.add_argument(
         "--xdp",
         default="",
@@ -134,14 +146,6 @@ def _parser() -> argparse.ArgumentParser:
         help="with --place switch: let the kernel forward to the hosts of each rack as the "
         "controller says, whose network is such as 10.0.RACK.0/24",
     )  # fmt: skip
-    aggregator.set_defaults(run=_aggregator)
-    status = verbs.add_parser("status", help="show what the members of the controller know")
-    status.add_argument("url", help="toc://host:port,host:port,host:port")
-    status.set_defaults(run=_status)
-    up = _net_up(verbs)
-    for verb in (controller, aggregator, status, up):
-        verb.add_argument("--json", action="store_true", help="print JSON")
-    return parser
 
 
 def _add_marks(verb: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ Its leader may be replaced. What the former one has sent may come behind all tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -113,6 +113,15 @@ class ControlPath:
             if self.removals.get(port) == command:
                 del self.removals[port]
         return True
+
+    def silent(self, now: int, failures: FailureState, commits: Mapping[int, int]) -> list[int]:
+        """Return the processes without a connection to give up. `commits` are the commit barriers
+        that the living ones tell, if they can.
+        """
+        connected = {one for one in commits if one not in self.unreached}
+        for process in sorted(connected):
+            self.away.told(now, commits[process])
+        return self.away.silent(now, failures, frozenset(connected)) if self.unreached else []
 
     def follows(self, node: int, term: int) -> None:
         """A leader answers a node that has connected to it."""

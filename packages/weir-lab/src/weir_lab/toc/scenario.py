@@ -297,7 +297,7 @@ def _replace_leaders(world: World, seed: int, runs: Random) -> None:
     one, other = random.choice(cables)
     for _ in range(random.randint(1, 4)):
         nodes = [*world.switches, *world.hosts]
-        world.stall_leader(random.sample(nodes, random.randint(1, len(nodes))))
+        world.control.stalled |= {*random.sample(nodes, random.randint(1, len(nodes)))}
         if (one, other) in world.network.cut:
             world.heal(one, other)
         else:

@@ -235,10 +235,6 @@ class World:
         self.control.unreached.add(process)
         self._look_at_unreached()
 
-    def stall_leader(self, nodes: Iterable[int]) -> None:
-        """Let what the leader sends to some nodes stand still until it is replaced, and longer."""
-        self.control.stalled |= {*nodes}
-
     def replace_leader(self, late: int) -> None:
         """Let another member of the controller lead. What stood still comes `late` after that."""
         due = self.network.now + late
@@ -362,16 +358,12 @@ class World:
 
     def _look_at_unreached(self) -> None:
         """Who is not connected has failed once the commit barriers of the others have stood."""
-        now, control = self.network.now, self.control
-        if not control.unreached:
-            return
-        goes_on = self.controller.processes
-        connected = {one for one in goes_on - control.unreached if self.hosts[one].alive}
-        for process in sorted(connected):
-            control.away.told(now, self.hosts[process].endpoint.barriers[1])
-        for process in control.away.silent(now, self.controller, frozenset(connected)):
+        goes_on, hosts = self.controller.processes, self.hosts
+        commits = {one: hosts[one].endpoint.barriers[1] for one in goes_on if hosts[one].alive}
+        for process in self.control.silent(self.network.now, self.controller, commits):
             self._control(NodeSilent(process))
-        self.network.at(now + _TOLD * T, self._look_at_unreached)
+        if self.control.unreached:
+            self.network.at(self.network.now + _TOLD * T, self._look_at_unreached)
 
     # -- the controller, which every node reaches by another way --------------------------------
 
@@ -641,18 +633,22 @@ class World:
     @property
     def is_settled(self) -> bool:
         """Whether all that was sent is delivered or given up, as far as processes know."""
-        if self.controller.is_undecided or self.controller.failures or self.control.under_way:
+        return _is_settled(self)
+
+
+def _is_settled(world: World) -> bool:
+    if world.controller.is_undecided or world.controller.failures or world.control.under_way:
+        return False
+    if any(host.is_returning for host in world.hosts.values()):
+        return False
+    for host in world.correct.values():
+        if host.settled - {event.process for event, _ in host.told_failed}:
+            return False  # the place of a failure in the order is yet to come
+        state = host.endpoint.describe()
+        if (
+            not state or state["buffered"] or state["open"] or state["best_effort"]
+            or state["reordering"] or any(not one.stamp and not one.failed
+                                          for one in host.sendings.values())
+        ):  # fmt: skip
             return False
-        if any(host.is_returning for host in self.hosts.values()):
-            return False
-        for host in self.correct.values():
-            if host.settled - {event.process for event, _ in host.told_failed}:
-                return False  # the place of a failure in the order is yet to come
-            state = host.endpoint.describe()
-            if (
-                not state or state["buffered"] or state["open"] or state["best_effort"]
-                or state["reordering"] or any(not one.stamp and not one.failed
-                                              for one in host.sendings.values())
-            ):  # fmt: skip
-                return False
-        return True
+    return True

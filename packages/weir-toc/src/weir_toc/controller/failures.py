@@ -63,6 +63,17 @@ class Failure:
     waiting: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Returning:
+    """What processes that have failed are told, if they come back."""
+
+    #: What was recalled and could not be told to failed receivers: by receiver, the first to fail
+    #: first, the sender with the first and last stamps.
+    recalled: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    #: The last processes that failed because their racks were cut off.
+    cut_off: list[int] = field(default_factory=list)
+
+
 class FailureState:
     """All that the controller knows; `apply` is deterministic."""
 
@@ -75,11 +86,8 @@ class FailureState:
         #: Failures that are not carried out everywhere, by number.
         self.failures: dict[int, Failure] = {}
         self._numbers = 0
-        #: What was recalled and could not be told to failed receivers: by receiver, the first to
-        #: fail first, the sender with the first and last stamps.
-        self._recalled: dict[int, list[tuple[int, int, int]]] = {}
-        #: The last processes that failed because their racks were cut off.
-        self._cut_off: list[int] = []
+        #: What processes that have failed are told, if they come back.
+        self._returning = _Returning()
         #: Inputs that are fenced, by port, and which of them were decided on.
         self._silent: dict[Port, InputSilent] = {}
         self._decided: set[Port] = set()
@@ -127,10 +135,10 @@ class FailureState:
         Such a rack may hear barriers still. Its processes may have delivered what nobody else does:
         they stand on the other side of the cut that the failure stamp is made of.
         """
-        return process in self._cut_off
+        return process in self._returning.cut_off
 
     def _note_cut_off(self, processes: Iterable[int]) -> None:
-        self._cut_off = [*self._cut_off, *processes][-CUT_OFF_KEPT:]
+        self._returning.cut_off = [*self._returning.cut_off, *processes][-CUT_OFF_KEPT:]
 
     def apply(self, entry: Entry) -> list[Command]:
         """Take one entry; return what to command because of it."""
@@ -166,11 +174,11 @@ class FailureState:
 
     def _note_recalled(self, entry: Recalled) -> None:
         """Keep what a failed receiver must not deliver, unless it is too much."""
-        kept = self._recalled.get(entry.receiver)
+        kept = self._returning.recalled.get(entry.receiver)
         if kept is not None:
             kept += [(entry.source, first, last) for first, last in entry.ranges]
             if len(kept) > RANGES_KEPT:
-                del self._recalled[entry.receiver]
+                del self._returning.recalled[entry.receiver]
 
     def decisions(self, process: int, senders: Iterable[int]) -> Decisions | None:
         """Return what became of what a failed process holds of some senders; None if that is not
@@ -179,7 +187,7 @@ class FailureState:
         All is decided that the commit barrier has passed: a sender keeps it below what it recalls
         until that is noted here.
         """
-        recalled = self._recalled.get(process)
+        recalled = self._returning.recalled.get(process)
         if recalled is None:
             return None
         failed = tuple(
@@ -248,9 +256,9 @@ class FailureState:
             "unanswering": sorted(self._unanswering),
             "dead_switches": sorted(self._dead_switches),
             "freezing": sorted(self._freezing),
-            "recalled": [[process, rows] for process, rows in self._recalled.items()],
+            "recalled": [[process, rows] for process, rows in self._returning.recalled.items()],
             "side": sorted(self._side),
-            "cut_off": self._cut_off,
+            "cut_off": self._returning.cut_off,
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -275,8 +283,8 @@ class FailureState:
         # Nor do they tell which side went on: it is weighed again.
         self._side = frozenset(state.get("side", ()))
         self._side_without = self._dead_links()
-        self._cut_off = [*state.get("cut_off", ())]
-        self._recalled = {
+        self._returning.cut_off = [*state.get("cut_off", ())]
+        self._returning.recalled = {
             process: [(source, first, last) for source, first, last in rows]
             for process, rows in state.get("recalled", ())
         }
@@ -305,9 +313,9 @@ class FailureState:
         self.processes -= dead
         self.failed.update(stamps)
         self._note_cut_off(one for one, _ in stamps if rack_of(one) not in racks)
-        self._recalled |= {process: [] for process, _ in stamps}
-        for process in [*self._recalled][:-RETURNING_MAX]:
-            del self._recalled[process]
+        self._returning.recalled |= {process: [] for process, _ in stamps}
+        for process in [*self._returning.recalled][:-RETURNING_MAX]:
+            del self._returning.recalled[process]
         for failure in self.failures.values():
             failure.waiting -= dead
         self._numbers += 1
