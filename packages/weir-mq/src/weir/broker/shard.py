@@ -418,7 +418,7 @@ class Shard:
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
         if context.events.readable or runtime.reads.queue:
             self._serve_reads()
-        if replication.permits.waits:
+        if replication.permits.line:
             replication.permits.proceed()
         if trunks.view.has_work or trunks.replies.held:
             trunks.proceed()

@@ -83,7 +83,7 @@ class _Lag(msgspec.Struct):
 class CatchUpPermits:
     """The groups of one shard that have a permit, and those in line for one."""
 
-    __slots__ = ("_haste", "_held", "_lags", "_line", "_rests_until_ms", "_time", "traffic")
+    __slots__ = ("_haste", "_held", "_lags", "_rests_until_ms", "_time", "line", "traffic")
 
     def __init__(self, time: Time, traffic: LiveTraffic) -> None:
         """Begin with nobody in line, who makes way for `traffic`."""
@@ -91,16 +91,12 @@ class CatchUpPermits:
         self.traffic = traffic
         #: When each group got its permit, the longest first.
         self._held: OrderedDict[int, int] = OrderedDict()
-        self._line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
+        #: Who waits for a permit; `proceed` may find that some need not wait longer.
+        self.line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
         self._lags: dict[int, _Lag] = {}
         #: How often in a row a group did not gain enough.
         self._haste = 0
         self._rests_until_ms = 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether a group is in line, so that `proceed` may find that it need not wait longer."""
-        return bool(self._line)
 
     def take(self, group: int, lagging: Lagging, load: raft.Load) -> None:
         """Let `lagging` read `load` now if the group has a permit or can get one, else once it gets
@@ -112,7 +108,7 @@ class CatchUpPermits:
             self._hold(group)
             lagging.read(load)
         else:
-            self._line.setdefault(group, []).append((lagging, load))
+            self.line.setdefault(group, []).append((lagging, load))
 
     def done(self, group: int) -> None:
         """A group needs its permit no more: the next one in line has it, after a rest."""
@@ -124,20 +120,20 @@ class CatchUpPermits:
 
     def forget(self, group: int) -> None:
         """A group is gone, or led by others."""
-        self._line.pop(group, None)
+        self.line.pop(group, None)
         self._lags.pop(group, None)
         self.done(group)
 
     def free_overdue(self) -> None:
         """Free the permits of those who were sent something and never answered."""
         self.traffic.look()
-        if not (self._held or self._line or self._lags):
+        if not (self._held or self.line or self._lags):
             return
         now = self._time.monotonic_ms()
         for group in [one for one, began in self._held.items() if now - began >= PATIENCE_MS]:
             del self._held[group]
         self.proceed()
-        if not (self._held or self._line):
+        if not (self._held or self.line):
             late = [one for one, lag in self._lags.items() if now - lag.read_ms >= GAIN_EVERY_MS]
             for group in late:
                 del self._lags[group]
@@ -146,10 +142,10 @@ class CatchUpPermits:
 
     def proceed(self) -> None:
         """Give permits to those in line, as far as that can be by now."""
-        while self._line and self._has_room(self._makes_way):
-            group = next(iter(self._line))
+        while self.line and self._has_room(self._makes_way):
+            group = next(iter(self.line))
             self._hold(group)
-            for lagging, load in self._line.pop(group):
+            for lagging, load in self.line.pop(group):
                 lagging.read(load)
 
     @property
