@@ -238,7 +238,7 @@ MUTANTS = (
            "failure.waiting |= {*sorted(self.processes)[1:]}", 16, ("I13",)),
     Mutant("a minimum that moved waits for the next beacon", _NODE,
            "        self._moved = True\n        if half is self.up:",
-           "        self._moved = False\n        if half is self.up:", 3, ("I14",)),
+           "        self._moved = False\n        if half is self.up:", 23, ("I14",)),
     Mutant("a command of a leader that was replaced is obeyed", _TERMS,
            "return term >= self.highest", "return True", 89, ("Routes",)),
     Mutant("who is not connected and holds the barriers of all goes on", _AWAY,

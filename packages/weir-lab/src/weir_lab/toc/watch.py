@@ -77,7 +77,8 @@ class Watch:
     def lags(self, now: int, endpoints: Mapping[int, Endpoint], delay: int) -> None:
         """I14: barriers follow true time, where clocks show it and nothing fails.
 
-        A hop takes up to `delay` nanoseconds. Behind each join minima stand still for a while.
+        A hop takes up to `delay` nanoseconds, and half an interval where it has just passed another
+        minimum on, or where the step is small. Behind each join minima stand still for a while.
         """
         joined = [one for one, endpoint in endpoints.items() if endpoint.is_admitted]
         if len(joined) > self._joined:
@@ -85,7 +86,7 @@ class Watch:
         interval = self._interval
         if len(joined) < len(endpoints) or now - self._joined_at < _JOIN_INTERVALS * interval:
             return
-        bound = 2 * interval + self._longest_path * (delay + interval // 4)
+        bound = 2 * interval + self._longest_path * (delay + interval // 2)
         for process in joined:
             barrier, commit = endpoints[process].barriers
             # An answer is on its way both ways before what was sent is committed.

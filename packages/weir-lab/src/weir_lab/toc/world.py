@@ -346,8 +346,9 @@ class World:
     def _look_at_lags(self) -> None:
         """See how late barriers are where nothing goes wrong, at moments between two events."""
         now, faults = self.network.now, self.shape.faults
-        self.watch.lags(now, {one: host.endpoint for one, host in self.hosts.items()},
-                        faults.delay + faults.jitter)  # fmt: skip
+        slowest = faults.delay + faults.jitter + max(self.network.late.values(), default=0)
+        endpoints = {one: host.endpoint for one, host in self.hosts.items()}
+        self.watch.lags(now, endpoints, slowest)
         self.network.at(now + T // 8, self._look_at_lags)
 
     def _look_at_paths(self) -> None:
