@@ -55,7 +55,8 @@ from weir_lab.sim.workload import Domain, Workload
 logging.getLogger("weir").addHandler(logging.NullHandler())
 
 _DRAIN_WITHIN = 20 * SECOND
-#: A cluster may have to begin again, one message at a time, on disks that take their time.
+#: A cluster may have to begin again, one message at a time, on slow disks. A lease lasts longer:
+#: a message that a dead session holds until then is found.
 _CONSUME_WITHIN = 20 * SECOND
 #: So many flushes one behind the other a program may take to come to its end.
 _FLUSHES = 40
