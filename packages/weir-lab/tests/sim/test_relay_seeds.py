@@ -14,7 +14,7 @@ from weir.protocol.client import messages as m
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.requests import AnswerRoom
 from weir.relay_node.sessions import ReaderSession
-from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.run import run_drawn, run_seed, run_seeds
 from weir_lab.sim.shape import NODE_TIERS, SET_TIERS
 
 SEEDS = int(os.environ.get("WEIR_RELAY_NODE_SEEDS", "8"))
@@ -55,3 +55,9 @@ def test_readers_and_consumers_are_answered_by_relays(monkeypatch: pytest.Monkey
 def test_a_seed_with_relays_replays_to_the_byte() -> None:
     first, again = (run_seed(5, NODE_TIERS).trace_hash for _ in range(2))
     assert first == again
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.xfail(strict=True, reason="a consumer holds a message that its program never gets")
+def test_a_message_comes_to_the_program_whose_consumer_was_granted_it() -> None:
+    assert not run_drawn(993521442).violations
