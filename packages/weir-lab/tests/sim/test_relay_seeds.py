@@ -58,6 +58,6 @@ def test_a_seed_with_relays_replays_to_the_byte() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.xfail(strict=True, reason="a consumer holds a message that its program never gets")
-def test_a_message_comes_to_the_program_whose_consumer_was_granted_it() -> None:
+@pytest.mark.xfail(strict=True, reason="a message stays granted, and no program gets it")
+def test_a_message_that_is_granted_comes_to_a_program() -> None:
     assert not run_drawn(993521442).violations
