@@ -73,8 +73,11 @@ class Worker:
         self._all_ended = asyncio.Event()
         #: Whether a best effort message to itself came that was sent behind all others' ACKs.
         self._marked = False
-        #: Best effort messages to itself that have neither come nor failed.
-        self._own = 0
+        #: The stamps of best effort messages to itself, and of those that have come or failed. One
+        #: may do both: its sender takes it for lost if all ACKs of it are. An event may come before
+        #: its stamp is known here.
+        self._own: set[int] = set()
+        self._own_over: set[int] = set()
         self._own_told = asyncio.Event()
         #: Why the last scattering that never left did not.
         self._refused = ""
@@ -93,20 +96,19 @@ class Worker:
                     self._end(event.source)
                 elif body == _MARK:
                     self._marked = True
-                self._count_own(service, event.source, -1)
+                self._note_own(service, event.source, event.stamp)
             elif isinstance(event, SendFailed):
                 self.note("lost", service.value, event.stamp, event.to, event.reason)
-                self._count_own(service, event.to, -1)
+                self._note_own(service, event.to, event.stamp)
             else:
                 self.failed.add(event.process)
                 self.note("failed", event.process, event.stamp)
                 self._end(event.process)
 
-    def _count_own(self, service: Service, process: int, change: int) -> None:
+    def _note_own(self, service: Service, process: int, stamp: int) -> None:
         if service is Service.BEST_EFFORT and process == self.me.process:
-            self._own += change
-            if not self._own:
-                self._own_told.set()
+            self._own_over.add(stamp)
+            self._own_told.set()
 
     def _end(self, process: int) -> None:
         self._ended.add(process)
@@ -127,8 +129,8 @@ class Worker:
             return False
         crcs = {to: crc32(body) for to, body in parts}
         self.note("sent", service.value, number, stamp, crcs)
-        for to in crcs:
-            self._count_own(service, int(to), 1)
+        if service is Service.BEST_EFFORT and self.me.process in crcs:
+            self._own.add(stamp)
         return True
 
     async def send_many(self, service: Service, to: int, bodies: list[bytes]) -> None:
@@ -147,7 +149,8 @@ class Worker:
         for number, stamp, body in zip(numbers, stamps, bodies, strict=True):
             if stamp:
                 self.note("sent", service.value, number, stamp, {to: crc32(body)})
-                self._count_own(service, to, 1)
+                if service is Service.BEST_EFFORT and to == self.me.process:
+                    self._own.add(stamp)
             else:
                 self.note("refused", service.value, number, why)
 
@@ -205,7 +208,7 @@ class Worker:
         while not self._marked:
             if not await self.send(Service.BEST_EFFORT, [(self.me.process, _MARK)]):
                 await asyncio.sleep(0.01)  # the send buffer is full
-            while self._own:
+            while not self._own <= self._own_over:
                 self._own_told.clear()
                 await self._own_told.wait()
 
