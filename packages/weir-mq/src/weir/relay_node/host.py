@@ -554,6 +554,17 @@ class RelayHost:
         """Whether there is a connection to the core."""
         return self.network is not None and self.network.is_up
 
+    async def answers(self, within: float) -> bool:
+        """Return whether the core answers this relay within so many seconds."""
+        if self.network is None or not self.network.is_up:
+            return False
+        try:
+            async with asyncio.timeout(within):
+                await self.network.request(m.Ping(), m.Pong, again=False)
+        except (TimeoutError, WeirError):
+            return False
+        return True
+
     async def ask_core(self, request: m.Request, reply: type[R], wait: float) -> R:
         """Return the core's answer, or for marks that of a relay above. Raises the core's refusal,
         `Unavailable` and `Disconnected`.

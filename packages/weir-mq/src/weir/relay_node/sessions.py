@@ -47,7 +47,8 @@ R = TypeVar("R", bound=m.Reply)
 RECHECK_SECONDS = 5.0
 #: Without the core, what it said last counts for so many seconds.
 CUTOFF_SECONDS = float(CUTOFF_SECONDS_DEFAULT)
-#: So long after the session in the core is lost it is looked whether the core is away.
+#: A core that does not answer so long after a session in it is lost is away. It is looked as often
+#: whether it is back.
 GRACE_SECONDS = 1.0
 _TIMEOUT = 3.0
 #: What the core hands out is awaited longer, in seconds, for quotas may hold it back there; then
@@ -81,6 +82,9 @@ class Core(Protocol):
     @property
     def is_reached(self) -> bool:
         """Whether there is a connection to it."""
+
+    async def answers(self, within: float) -> bool:
+        """Return whether it answers the relay itself within so many seconds."""
 
 
 class BegunReports:
@@ -306,6 +310,9 @@ class ReaderSession:
             await asyncio.get_running_loop().create_future()
             return
         await upstream.over.wait()
+        # Who was revoked is to be let go at once, and the core says it by hanging up alone.
+        if await self._core.answers(GRACE_SECONDS):
+            return
         left = CUTOFF_SECONDS
         while True:
             await asyncio.sleep(GRACE_SECONDS)

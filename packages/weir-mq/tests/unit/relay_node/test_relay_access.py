@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import weir
-from rigs.certificates import TestCa
+from rigs.certificates import SYSTEM, TestCa, node_running
 from rigs.clients import pool_of
 from rigs.consuming import take
 from rigs.relay_nodes import fill, frame, make_small, offsets, play, relay, spoken, started_relay
@@ -345,6 +346,101 @@ def test_a_relay_logs_in_at_the_one_above_it_by_tls(
                     await asyncio.sleep(0.02)
 
     play(work)
+
+
+@pytest.mark.parametrize("whose", ["its own", "the user's"])
+def test_what_was_revoked_reads_no_more_at_a_relay_that_came_by_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """The certificate of the relay is revoked, by which it pulls, or a user that reads there."""
+    monkeypatch.setattr(certificate_files, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("weir.server.disk.node_folder.new_system", lambda: SYSTEM)
+    ca = TestCa(tmp_path / "ca")
+    files = ca.files(ca.issue("node/1"), str(ca.folder / "revoked.txt"))
+    issued = ca.issue("user/default/relay")
+    certificate, key = (shutil.copy(one, tmp_path) for one in (issued.certificate, issued.key))
+    of_relay = issued._replace(certificate=Path(certificate), key=Path(key))
+
+    async def work() -> None:
+        async with node_running(tmp_path / "node", files) as port:
+            core = SimpleNamespace(url=ca.url(port, of_relay))
+            async with connect(ca.url(port)) as client:
+                await client.create_topic("t")
+                await client.publish("t", b"0")
+                access = client.access
+                rules = [AccessRule(("read", "describe"), "topic", "t")]
+                await access.change_rules("some", rules)
+                for user, role in (("root", "admin"), ("relay", "some"), ("ann", "some")):
+                    await access.create_user(user, user, [role])
+            async with as_user(ca.url(port), "root", "root") as root:
+                await root.access.set_mode("closed")
+                async with (
+                    relay(core, tmp_path / "relay") as url,  # type: ignore[arg-type]
+                    as_user(url, "ann", "ann", request_timeout=2.0) as ann,
+                ):
+                    await here(ann, end=1)
+                    assert await values(ann) == [b"0"]
+                    if whose == "its own":
+                        with opened(ca.folder) as authority:
+                            authority.revoke("user-relay@default")
+                    else:
+                        await root.access.revoke_user("ann")
+                    with pytest.raises((Unauthorized, *GONE)):
+                        await for_ever(ann)
+
+    play(work)
+
+
+def test_a_revoked_user_is_let_go_at_once_and_not_once_the_core_might_be_away(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 25.0)
+
+    async def work() -> None:
+        async with (
+            relay(core, tmp_path, credentials=RELAY) as url,
+            as_user(url, "ann", "aa", request_timeout=2.0) as ann,
+        ):
+            await here(ann)
+            assert len(await values(ann)) == 12  # so it is known for 5 s that she may
+            began = time.monotonic()
+            async with as_user(core.url, "root", "rr") as root:
+                await root.access.revoke_user("ann")
+            with pytest.raises(GONE):
+                await for_ever(ann)
+            assert time.monotonic() - began < sessions.RECHECK_SECONDS - 1
+
+    play(work)
+
+
+class Away:
+    """A core to which there is a connection, and which answers nothing."""
+
+    is_reached = True
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def answers(self, within: float) -> bool:
+        self.asked.append(within)
+        return False
+
+
+def test_a_core_that_does_not_answer_has_a_moment_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        core, over = Away(), asyncio.Event()
+        over.set()
+        config = RelayConfig([("127.0.0.1", 1)], credentials=RELAY)
+        session = sessions.ReaderSession(config, 1, core, Way())
+        monkeypatch.setattr(session, "_upstream", SimpleNamespace(over=over))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.ended(), 0.1)
+        assert core.asked == [sessions.GRACE_SECONDS]
+
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 5.0)
+    asyncio.run(work())
 
 
 class Way:
