@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir_lab.bench.revocations import KINDS, Settings, measure
+from weir_lab.bench.revocations import Settings, measure
+from weir_lab.bench.sessions import KINDS
 
 
 def test_sessions_of_each_kind_end_and_none_is_served_behind_its_revocation() -> None:

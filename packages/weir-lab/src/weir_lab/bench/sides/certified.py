@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from weir.server.disk.node_folder import NodeFolder
 from weir.testing.nodes import NodeSet, Patient, Serving, running_node
-from weir.tls.authority import Authority, Issued, begun
+from weir.tls.authority import REVOKED, Authority, Issued, begun, opened
 from weir.tls.files import ClientFiles
 from weir.tls.identity import node, parse_identity
 from weir_lab.bench.sides.own import QUIET
@@ -19,11 +19,12 @@ _DAYS = 2
 
 
 class Certified:
-    """Nodes that run, the CA's bundle, and the certificate of a device."""
+    """Nodes that run, the CA's folder and bundle, and the certificate of a device."""
 
     def __init__(self, nodes: Serving, bundle: Path, device: Issued) -> None:
         """Keep where they are."""
         self.nodes = nodes
+        self.ca = bundle.parent
         self._bundle = bundle
         self._device = device
 
@@ -31,6 +32,11 @@ class Certified:
     def url(self) -> str:
         """What `weir.connect` takes to connect by TLS."""
         return f"{self.nodes.url.replace('weir://', 'weirs://')}?ca={self._bundle}"
+
+    def issue(self, who: str) -> Issued:
+        """Issue a certificate to `user/default/ann`, or to `device/7/0`."""
+        with opened(self.ca) as ca:
+            return ca.issue(parse_identity(f"weir://{ca.system:x}/{ca.set}/{who}"), (), _DAYS)
 
     def files(self, mutual: bool) -> ClientFiles:
         """Return what a device connects with; `mutual`: with a certificate of its own."""
@@ -40,9 +46,11 @@ class Certified:
 
 
 @contextmanager
-def certified_nodes(folder: str | None, replicas: int = 1, shards: int = 0) -> Iterator[Certified]:
-    """Run one node of so many shards (0: one a core), or a set of nodes of one shard each, whose
-    links are by mutual TLS.
+def certified_nodes(
+    folder: str | None, replicas: int = 1, shards: int = 0, settings: Mapping[str, str] = QUIET
+) -> Iterator[Certified]:
+    """Run one node of so many shards (0: one a core), or a set of nodes of one shard each with
+    `settings`, whose links are by mutual TLS, and which refuse what the CA revokes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name,
@@ -60,17 +68,18 @@ def certified_nodes(folder: str | None, replicas: int = 1, shards: int = 0) -> I
             yield Certified(stack.enter_context(running), ca.bundle, device)
             return
         place.mkdir()
-        nodes = NodeSet(place, replicas, 1, settings=QUIET)
+        nodes = NodeSet(place, replicas, 1, settings=settings)
         with begun(Path(name) / "ca", nodes.system) as ca:
             for member in nodes.members:
                 one = _issue(ca, member.node)
-                settings = {
+                own = {
                     "WEIR__TLS__CERTIFICATE": str(one.certificate),
                     "WEIR__TLS__KEY": str(one.key),
                     "WEIR__TLS__TRUST": str(ca.bundle),
+                    "WEIR__TLS__REVOKED": str(ca.folder / REVOKED),
                     "WEIR__LINKS__TLS": "require",
                 }
-                nodes.let(member.node, settings)
+                nodes.let(member.node, own)
             device = _device(ca)
         stack.callback(nodes.stop)
         nodes.start(Patient())

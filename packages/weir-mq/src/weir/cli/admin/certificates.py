@@ -32,7 +32,7 @@ Days = Annotated[
     typer.Option(help="How long it is valid. [default: node 397, user 90, device 3650]"),
 ]
 Name = Annotated[str, typer.Argument(help="As `weir cert list` shows it, or a serial number.")]
-#: How long `reload` waits for a node, in seconds: it looks at its files each second.
+#: How long `reload` waits for a node, in seconds: it looks at its files twice a second.
 _RELOAD_SECONDS = 15.0
 _POLL_SECONDS = 0.1
 _SOON_DAYS = 14

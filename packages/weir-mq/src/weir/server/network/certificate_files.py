@@ -1,4 +1,5 @@
-"""The certificate of a running node: its files are looked at each second, and read again then.
+"""The certificate of a running node: its files are looked at each half second, and read again if
+they changed.
 
 What is read is built aside and tried. Where that fails, as with a file that is copied by half, the
 node goes on with what it has, and says so here: in its log, its figures and `tls-N.json` of its
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 #: What `weir cert reload` writes: whatever it holds stands in the answer.
 ASKED = "tls-read"
-_LOOK_SECONDS = 1.0
+#: A connection by a certificate that is revoked ends within a second.
+_LOOK_SECONDS = 0.5
 #: Sessions whose certificates have ended are looked for so often, and an operator is told so often.
 _SWEEP_SECONDS = 5.0
 _TELL_SECONDS = 3_600.0
