@@ -1,6 +1,6 @@
-"""Random and damaged input before and behind authentication: logins, tokens, signed frames, TLS,
-sessions of a closed broker to which nobody may get in by it, and sessions behind a login, to which
-a user may do no more by it than its rules say.
+"""Random and damaged input before and behind authentication: logins, tokens, signed frames, pages,
+TLS, sessions of a closed broker to which nobody may get in by it, and sessions behind a login, to
+which a user may do no more by it than its rules say.
 
     python packages/weir-mq/tests/fuzz/fuzz_access.py --seeds 1            # 10,000 inputs each
     python packages/weir-mq/tests/fuzz/fuzz_access.py --seed 7 --seeds 100 --only signed
@@ -31,7 +31,10 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from fuzz_dialects import READERS, Dice  # noqa: E402  # beside this file, as a script finds it
+# Beside this file, as a script finds it.
+from damages import damaged  # noqa: E402
+from fuzz_dialects import READERS, Dice  # noqa: E402
+from fuzz_guarded import fuzz_pages, fuzz_signers  # noqa: E402
 
 from rigs.access import be, close_access, give, rule  # noqa: E402
 from rigs.broker_rig import FakeTime, Rig  # noqa: E402
@@ -73,24 +76,6 @@ _HIDDEN = b"a value that is hidden"
 _KEYS = FrameKeys(b"d" * 32, b"b" * 32)
 
 Fuzzer = Callable[[random.Random, int, Counter[str]], None]
-
-
-def damaged(dice: random.Random, data: bytes) -> bytes:
-    """Return bytes with one to three damages: flips, cuts, insertions, repetitions."""
-    found = bytearray(data)
-    for _ in range(dice.randrange(1, 4)):
-        at, kind = dice.randrange(len(found) + 1), dice.randrange(5)
-        if kind == 0 and at < len(found):
-            found[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            del found[at:]
-        elif kind == 2:
-            found[at:at] = dice.randbytes(dice.randrange(1, 8))
-        elif kind == 3:
-            found += found[at : at + dice.randrange(64)]
-        else:
-            found[at : at + 1] = dice.choice((b",", b"=", b"r=", b"p=", b"\0", b"\xff"))
-    return bytes(found)
 
 
 def fuzz_logins(dice: random.Random, count: int, found: Counter[str]) -> None:
@@ -402,7 +387,9 @@ FUZZERS: dict[str, tuple[Fuzzer, int]] = {
     "logins": (fuzz_logins, 1),
     "challenges": (fuzz_challenges, 1),
     "signed": (fuzz_signed, 1),
+    "signers": (fuzz_signers, 50),
     "tokens": (fuzz_tokens, 10),
+    "pages": (fuzz_pages, 40),
     "sessions": (fuzz_sessions, 4),
     "insiders": (fuzz_insiders, 10),
     "tls": (fuzz_tls, 50),
