@@ -97,6 +97,8 @@ class Grant:
     holder: str = ""
     #: Whether that tells what it works on: what it did not begin beside that had no attempt.
     tells: bool = False
+    #: Offsets of it without a message that came, and that had not expired.
+    lacks: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)

@@ -188,6 +188,11 @@ def never_granted_again(history: History) -> None:
     del history.acks[1:]
 
 
+def granted_without_its_message(history: History) -> None:
+    grant = history.grants[-1]
+    grant.lacks = frozenset(range(grant.first, grant.behind))
+
+
 def mischief_confirmed(history: History) -> None:
     history.publishes[2].confirms.append(Confirmed(50, 3, 7))
 
@@ -316,6 +321,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("AckedOnce", never_granted),
     ("AckedOnce", never_granted_again),
     ("AckedOnce", left_out_after_a_seek),
+    ("AckedOnce", granted_without_its_message),
     ("AckedOnce", not_acked_after_a_seek),
     ("AckedOnce", granted_after_ack_and_no_seek_between),
     ("Honest", mischief_confirmed),

@@ -279,6 +279,7 @@ class AckedOnce:
             yield from self._told_twice(place, acks, seeks)
             yield from self._overlaps(grants, back, seeks)
             yield from self._left_out(place, history, grants, acks, seeks)
+            yield from self._without_messages(place, history, grants)
 
     @staticmethod
     def _told_twice(place: tuple[int, str], acks: list[Ack], seeks: list[Seek]) -> Iterator[str]:
@@ -295,6 +296,16 @@ class AckedOnce:
                         f"{place}: grants {done[offset]} and {ack.fence} were both told that they "
                         f"did {offset}"
                     )
+
+    @staticmethod
+    def _without_messages(
+        place: tuple[int, str], history: History, grants: list[Grant]
+    ) -> Iterator[str]:
+        """With a grant come its messages: who acks it says that all of them are done."""
+        there = values_by_offset(history.drained.get(place[0], []))
+        for grant in grants:
+            for offset in sorted(grant.lacks & there.keys()):
+                yield f"{place}: grant {grant.fence} came without its message {offset}"
 
     @staticmethod
     def _left_out(

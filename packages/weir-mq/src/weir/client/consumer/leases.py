@@ -198,11 +198,10 @@ class TopicLeases:
         holding.let_next_come()
 
     def drop(self, holding: Holding) -> None:
-        """Hand out nothing more of a grant. In order it goes back: its lease may run on where
-        the partition is led, and what is behind it would come before it.
+        """Hand out nothing more of a grant: the rest goes back. Its lease may run on where the
+        partition is led, and an extension that is under way would have it kept up here, too.
         """
-        if self._options.number is Mode.ORDERED:
-            self.outcomes.give_back_rest(holding)
+        self.outcomes.give_back_rest(holding)
         holding.let_next_come()
 
     # Leases.
@@ -217,11 +216,13 @@ class TopicLeases:
         assert self._pulling is not None  # it was pulled
         try:
             await self._pulling.report(holding.partition, runs)
+            return
         except StaleGrant:
-            holding.ends = self._home.system.monotonic()
+            pass
         except UnknownTopic as error:
             self.presence.end(error)
-            holding.ends = self._home.system.monotonic()
+        holding.ends = self._home.system.monotonic()
+        self.outcomes.take_out(holding, runs)  # there is nothing to give back
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""

@@ -205,9 +205,14 @@ class Deliveries:
         while True:
             while (delivery := self.at_hand()) is None:
                 await self.more()
-            if not delivery.was_tried or await delivery.begin():
+            begun = not delivery.was_tried
+            try:
+                begun = begun or await delivery.begin()
+            finally:
+                if not begun:  # also if who waits for it gives up
+                    delivery.give_back()
+            if begun:
                 return delivery
-            delivery.give_back()
 
     def at_hand(self) -> Delivery | None:
         """Return the next message if it is here; None: await `more`."""
@@ -248,7 +253,8 @@ class Deliveries:
             if _lies_elsewhere(self._unopened[0]):
                 return None  # `more` fetches it
             self._messages = self._unopened.popleft().messages()
-        if holding.over and self._mode is Mode.ORDERED:
+        if holding.over:
+            # An extension may be under way, and would keep the rest from others with what is open.
             holding.lessor.outcomes.give_back_rest(holding)
         self._messages = iter(())
         self._unopened.clear()
@@ -401,12 +407,6 @@ class Deliveries:
             return await holding.lessor.outcomes.nack(holding, [run_of(delivery.message)], [], wait)
         finally:
             self._let_go(holding)
-
-    def forget(self, delivery: Delivery) -> None:
-        """Say nothing of it any more: its lease is over, so that it is another's."""
-        if delivery.state is Settled.OPEN:
-            self._close(delivery, Settled.GIVEN_BACK)
-            self._let_go(delivery.holding)
 
     def take_out(self, delivery: Delivery) -> None:
         """Say that it is another's to tell what became of it: a scattering's."""

@@ -211,13 +211,27 @@ class Settlement:
             found = self.ahead(min(most, self._in_hand.free))
             for delivery in found:
                 self.hand(delivery, thread)
-            alive = [one for one in found if one.attempts == 1 or await self.begin(one)]
-            if alive:
+            if alive := await self._begun(found):
                 return alive
             if not found:
                 if self.deliveries.waits_for_outcome:
                     await self._in_hand.outcome(thread)
                 await self.more()
+
+    async def _begun(self, found: Sequence[Delivery]) -> list[Delivery]:
+        """Return those that may be worked on. Raises as `begin`: then all of them go back."""
+        alive = list[Delivery]()
+        try:
+            for one in found:
+                if one.state is not Settled.OPEN:
+                    continue  # it went back, with one that failed before it
+                if one.attempts == 1 or await self.begin(one):
+                    alive.append(one)
+        except BaseException:
+            for one in found:
+                one.give_back()
+            raise
+        return alive
 
     async def begin(self, delivery: Delivery) -> bool:
         """Report that a message which was tried before is about to be worked on; False if it is not
@@ -236,9 +250,7 @@ class Settlement:
             await delivery.holding.lessor.report(delivery.holding, [(offset, offset + 1)])
             begun = delivery.held
         finally:
-            if not begun and delivery.holding.over:
-                self.deliveries.forget(delivery)
-            elif not begun:  # also if who waits for it gives up
+            if not begun:  # also if who waits for it gives up
                 delivery.give_back()
         return begun
 
@@ -258,18 +270,10 @@ class Settlement:
             grant = await with_values(holding.grant, options.value_bytes_max)
             if not holding.left:
                 continue  # it went back meanwhile
+            if not await self._begins(holding):
+                continue
             if self._mode is not Mode.KEYED:
                 holding.forget_batches()
-            holding.all_begun = True
-            if grant.attempts > 1:
-                try:
-                    await holding.lessor.report(holding, [*holding.left])
-                except BaseException:
-                    holding.all_begun = False
-                    raise
-                if holding.over:
-                    holding.all_begun = False
-                    continue
             holding.handed = grant.next_offset
             self._ready = None
             self.leases.keep(holding)
@@ -278,6 +282,19 @@ class Settlement:
             yield lease
             # A task that asks for the next one may have it while this is in hand.
             holding.let_next_come()
+
+    async def _begins(self, holding: Holding) -> bool:
+        """Report that all of a grant is about to be worked on, if it was tried before; False if it
+        is not to be, for its lease has ended. Raises what a request does; it is at hand still then.
+        """
+        holding.all_begun = True
+        if holding.grant.attempts > 1:
+            try:
+                await holding.lessor.report(holding, [*holding.left])
+            finally:
+                holding.all_begun = False  # also if who waits for it gives up
+            holding.all_begun = not holding.over
+        return holding.all_begun
 
     # Blocks.
 

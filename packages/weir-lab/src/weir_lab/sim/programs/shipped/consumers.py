@@ -170,10 +170,13 @@ class ShippedConsumer(Shipped):
             return handled
         if self._mode is not Mode.SHARED:
             self.history.modes[grant.partition, self._cluster] = self._mode
+        came = {row.offset for row in rows}
+        came.update(offset for run in grant.expired for offset in range(*run))
         for first, behind in grant.leased:
             seen = GrantSeen(
                 grant.partition, self._cluster, grant.fence, first, behind, grant.attempts,
                 self._began, self.world.now, holder=holder, tells=True,
+                lacks=frozenset(range(first, behind)) - came,
             )  # fmt: skip
             self.history.grants.append(seen)
         return handled
