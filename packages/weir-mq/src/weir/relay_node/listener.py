@@ -196,7 +196,8 @@ class _Connection:
     async def _watch(self) -> None:
         """Cut the client off once its session has ended."""
         await self._session.ended()
-        log.info("a connection of %s ends: so has its session", self._session.user)
+        whose = self._session.user or "a consumer"
+        log.info("a connection of %s ends: so has its session in the core", whose)
         self._writer.transport.abort()
 
     async def _begin(self, frame: ClientFrame) -> None:

@@ -158,6 +158,9 @@ class ReaderSession:
         self._steps = 0
         #: The user, once it has logged in.
         self.user = ""
+        #: By which connection a consumer was first granted what it may take along to another one.
+        self._keeping: Connection | None = None
+        self._keeps = asyncio.Event()
         #: By topic, or by what is pulled as whom, when the core last allowed that, by the clock of
         #: the loop.
         self._allowed: dict[tuple[int | bytes, ...], float] = {}
@@ -266,16 +269,21 @@ class ReaderSession:
         """Return what the core answers to this client. Raises its refusal, and `Unavailable`."""
         if not self._config.is_private:
             await self._connect()
+        upstream = self._upstream
         found = await self._ask(request, wait)
         if not isinstance(found, reply):
             raise RemoteProtocolError(f"the core answered no {reply.__name__}")
         if isinstance(request, m.Pull) and isinstance(found, m.Granted) and found.fence:
             self._begun.granted(request)
+            if request.token and self._keeping is None:
+                self._keeping = upstream
+                self._keeps.set()
         return found
 
     def release(self) -> None:
-        """End the session in the core: what it holds goes to others at once, and the next request
-        of a client without a login begins another one. One that logged in is let go.
+        """End the session in the core: what it holds goes to others, and the next request of a
+        client without a login begins another one. One that logged in, or may keep its grants, is
+        let go: see `ended`.
         """
         if self._upstream is not None:
             self._upstream.abort()
@@ -303,10 +311,14 @@ class ReaderSession:
 
     async def ended(self) -> None:
         """Return once the client is to be let go: the core has ended its session, or has been away
-        for too long. Somebody who has not logged in is never let go.
+        for too long. One without a login is let go if its session held grants that it may keep, for
+        it moves them when it comes back (docs/adr/0171); the core is back by then.
         """
+        if not self._config.is_private:
+            await self._lost()
+            return
         upstream = self._upstream
-        if upstream is None or not self._config.is_private:
+        if upstream is None:
             await asyncio.get_running_loop().create_future()
             return
         await upstream.over.wait()
@@ -319,6 +331,13 @@ class ReaderSession:
             left -= GRACE_SECONDS
             if self._core.is_reached or left <= 0:
                 return
+
+    async def _lost(self) -> None:
+        await self._keeps.wait()
+        assert self._keeping is not None  # it was granted something
+        await self._keeping.over.wait()
+        while not await self._core.answers(GRACE_SECONDS):
+            await asyncio.sleep(GRACE_SECONDS)
 
     def close(self) -> None:
         """The client is gone."""

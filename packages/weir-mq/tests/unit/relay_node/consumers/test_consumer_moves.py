@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,35 @@ from rigs.consuming import take
 from rigs.relay_nodes import fill, make_small, play, relay, until_known
 from weir.client.client import connect
 from weir.client.consumer.delivery import Stale
+from weir.model.ids import Address
+from weir.model.limits import GRANTS_KEPT_MS
+from weir.model.topic import Mode
+from weir.protocol.client import messages as m
+from weir.relay_node import sessions
+from weir.relay_node.host import RelayConfig
+from weir.relay_node.sessions import ReaderSession
 from weir.testing.memory_node import Node
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 0.05)
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> dict[ReaderSession, list[type[m.Request]]]:
+    """Return what the core has answered, by the session of the client that asked."""
+    found: dict[ReaderSession, list[type[m.Request]]] = {}
+    honest = ReaderSession.ask_core
+
+    async def ask_core(session: ReaderSession, request: m.Request, *asked: Any) -> Any:
+        reply = await honest(session, request, *asked)
+        found.setdefault(session, []).append(type(request))
+        return reply
+
+    monkeypatch.setattr(ReaderSession, "ask_core", ask_core)
+    return found
 
 
 class TwoRelays:
@@ -131,5 +155,105 @@ def test_leases_go_on_and_what_failed_goes_back_at_another_relay(
                 assert late == []
             (crew,) = await far.clusters("t")
             assert (crew.lag, crew.granted) == (0, 0)
+
+    play(work)
+
+
+def test_a_consumer_keeps_its_grants_when_its_relay_ends_its_session_in_the_core(
+    core: Node, tmp_path: Path, answered: dict[ReaderSession, list[type[m.Request]]]
+) -> None:
+    """The client knew nothing of it, and another consumer was granted what it worked on."""
+
+    async def work() -> None:
+        async with connect(core.url) as far:
+            await fill(core, 2)
+            async with (
+                two_relays(core, tmp_path, 2) as relays,
+                connect(relays.url) as near,
+                near.consumer("t", cluster="crew", lease="1h") as consumer,
+                far.consumer("t", cluster="crew") as other,
+            ):
+                held = [await anext(consumer), await anext(consumer)]
+                (session,) = answered
+                session.release()
+                others = asyncio.ensure_future(anext(other))
+                while sum(each.count(m.MoveGrants) for each in answered.values()) < 2:
+                    await asyncio.sleep(0.01)  # its partitions
+                core.advance(GRANTS_KEPT_MS / 1_000 + 1)
+                for message in held:
+                    assert await message.extend()
+                assert not others.done()
+                for message in held:
+                    assert await message.ack(confirmed=True)
+                others.cancel()
+            (crew,) = await far.clusters("t")
+            assert (crew.lag, crew.granted) == (0, 0)
+
+    play(work)
+
+
+def test_a_client_that_keeps_nothing_stays_when_its_session_in_the_core_ends(
+    core: Node, tmp_path: Path, answered: dict[ReaderSession, list[type[m.Request]]]
+) -> None:
+    async def work() -> None:
+        await fill(core, 2)
+        async with (
+            relay(core, tmp_path / "1") as url,
+            connect(url) as near,
+            near.consumer("t", cluster="crew", ack_within=0) as consumer,
+        ):
+            first = await take(consumer)
+            await consumer.flush()
+            (session,) = answered
+            session.release()
+            assert (await take(consumer)).value != first.value
+            await asyncio.sleep(0.2)
+            assert [*answered] == [session]
+
+    play(work)
+
+
+class Returning:
+    """A core that answers when it is asked for the third time."""
+
+    is_reached = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def answers(self, within: float) -> bool:
+        self.asked += 1
+        return self.asked == 3
+
+
+@pytest.mark.parametrize(("token", "fence"), [(b"t" * 16, 1), (b"t" * 16, 0), (b"", 1)])
+def test_a_consumer_is_let_go_once_the_core_is_back_if_it_may_keep_something(
+    monkeypatch: pytest.MonkeyPatch, token: bytes, fence: int
+) -> None:
+    async def work() -> None:
+        core, over, here = Returning(), asyncio.Event(), Address(0, 0, 1)
+        config = RelayConfig([("127.0.0.1", 1)])
+        session = ReaderSession(config, 1, core, SimpleNamespace())
+
+        async def granted(*_: object) -> m.Granted:
+            return m.Granted(here, fence, 0, 0, 1)
+
+        async def connected() -> None:
+            """There is a connection."""
+
+        monkeypatch.setattr(session, "_ask", granted)
+        monkeypatch.setattr(session, "_connect", connected)
+        monkeypatch.setattr(session, "_upstream", SimpleNamespace(over=over))
+        ended = asyncio.ensure_future(session.ended())
+        pull = m.Pull(here, "c", 1, 1, 0, 1_000, Mode.SHARED, None, token=token)
+        await session.ask_core(pull, m.Granted, 0.0)
+        await asyncio.sleep(0.1)
+        assert not ended.done()
+        assert core.asked == 0
+        over.set()
+        await asyncio.wait([ended], timeout=1.0 if token and fence else 0.2)
+        assert ended.done() == bool(token and fence)
+        assert core.asked == (3 if token and fence else 0)
+        ended.cancel()
 
     play(work)
