@@ -59,7 +59,9 @@ class Stamps:
 
     def barrier(self, now: int) -> int:
         """Return the best effort barrier that a packet queued at this moment carries."""
-        self.barrier_sent = max(self.barrier_sent, self.last, now)
+        due = now if now > self.last else self.last  # each packet takes both barriers
+        if due > self.barrier_sent:
+            self.barrier_sent = due
         return self.barrier_sent
 
     def commit(self, now: int, oldest: int | None) -> int:
@@ -69,7 +71,8 @@ class Stamps:
         whose recall is not acknowledged. Without one, all through the last stamp is.
         """
         found = max(self.last, now) if oldest is None else oldest - 1
-        self.commit_sent = max(self.commit_sent, found)
+        if found > self.commit_sent:
+            self.commit_sent = found
         return self.commit_sent
 
 

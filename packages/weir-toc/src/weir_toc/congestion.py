@@ -37,7 +37,7 @@ class PhantomQueue:
 
     def add(self, now: int, size: int) -> bool:
         """Count a packet of `size` bytes; return whether it must be marked."""
-        return self.add_run(now, size, 1) > 0
+        return self._rate > 0 and self.add_run(now, size, 1) > 0
 
     def add_run(self, now: int, size: int, count: int) -> int:
         """Count packets of `size` bytes each; return how many of them, the last ones, must be

@@ -48,6 +48,8 @@ MOVES_PER_INTERVAL = 4
 STEPS_PER_INTERVAL = 8
 #: Registers begin so far in the past: below every barrier of the network, and far from the wrap.
 START_NS = 3_600 * 1_000_000_000
+#: Above each time.
+_ABOVE_ALL = 1 << 64
 
 
 class Send(NamedTuple):
@@ -158,9 +160,16 @@ class Half:
 
     def aggregate(self, now: int) -> bool:
         """Compute both minima anew; return whether one of them moved. They never decrease."""
-        inputs = self.inputs.values()
-        barrier = min([one.barrier for one in inputs if one.live], default=now)
-        commit = min([one.commit for one in inputs if not one.removed], default=now)
+        barrier = commit = _ABOVE_ALL
+        for one in self.inputs.values():  # most packets of a network come through here
+            if one.live and one.barrier < barrier:
+                barrier = one.barrier
+            if not one.removed and one.commit < commit:
+                commit = one.commit
+        if barrier == _ABOVE_ALL:
+            barrier = now
+        if commit == _ABOVE_ALL:
+            commit = now
         moved = False
         if barrier > self.barrier:
             self.barrier, moved = barrier, True
@@ -219,6 +228,8 @@ class SwitchNode:
         self.down = Half(now - START_NS)
         self._outputs: dict[int, Output] = {}
         self._routes = topology.routes(switch.id)
+        #: The ports that lead to a rack from the up half, or from the down half, once asked.
+        self._toward: dict[tuple[int, bool], Sequence[int]] = {}
         start = self.up.barrier
         self._virtual = Input(0, start, start, now, start, now)
         #: The virtual link: what the up half promises is an input of the down half.
@@ -245,12 +256,15 @@ class SwitchNode:
         The packet is forwarded as it is, in the same memory.
         """
         effects = self._effects = []
-        half = self._half_of(neighbour)
+        half = self.down if neighbour in self.switch.upper else self.up
         one = half.inputs.get(neighbour)
-        if one is not None and one.live and one.beacon and wire.constant_of(data) == one.beacon:
+        beacon = one.beacon if one is not None and one.live else b""
+        if beacon and len(data) == wire.OVERHEAD_BYTES and wire.constant_of(data) == beacon:
             # The checksum covers no more than what is known, and was checked.
+            assert one is not None
             one.packets += 1
-            if half.raise_to(one, *wire.barriers_of(data, now), now):
+            barrier, commit = wire.barriers_of(data, now)
+            if half.take(one, barrier, commit, now) and half.aggregate(now):
                 self._pass_on(now, half)
             self._told(now)
             return effects
@@ -278,7 +292,7 @@ class SwitchNode:
             one.beacon = wire.constant_of(data)
         if opcode == wire.BEACON or self.config.rewrites:
             barrier, commit = wire.barriers_of(data, now)
-            if half.raise_to(one, barrier, commit, now):
+            if half.take(one, barrier, commit, now) and half.aggregate(now):
                 self._pass_on(now, half)
         else:
             one.heard_at = now
@@ -378,9 +392,7 @@ class SwitchNode:
             self._told(now)
         return effects
 
-    def remove(
-        self, now: int, neighbour: int, epoch: int, holds: bool = False
-    ) -> list[Effect]:  # fmt: skip
+    def remove(self, now: int, neighbour: int, epoch: int, holds: bool = False) -> list[Effect]:
         """Take a frozen commit register out of the minimum, as the controller says.
 
         A port that has joined again in a later epoch counts once more, from here on. Another one
@@ -411,6 +423,7 @@ class SwitchNode:
     def set_routes(self, routes: Routes) -> None:
         """Take to which racks each neighbour leads now, as `Topology.routes` tells."""
         self._routes = routes
+        self._toward.clear()
 
     def oldest_age(self, now: int) -> int:
         """Return how far the older minimum is behind: no input is older but one that joins."""
@@ -575,7 +588,15 @@ class SwitchNode:
 
     def _port(self, half: Half, data: bytearray, to: int) -> int:
         """Return a port that leads to the receiver of a packet, one that is not dead if any is."""
-        ports = self.switch.next_hops(to, self._routes, may_rise=half is self.up)
+        rack = rack_of(to)
+        if not self.switch.lower and rack in self.switch.racks:
+            return to
+        rises = half is self.up
+        ports = self._toward.get((rack, rises))
+        if ports is None:
+            ports = self.switch.next_hops(to, self._routes, may_rise=rises)
+            if ports:  # of racks that are there alone, so they are few
+                self._toward[rack, rises] = ports
         if len(ports) > 1:
             # Packets of one flow take all paths: order needs FIFO links only, not FIFO paths.
             live = [port for port in ports if self._half_of(port).inputs[port].live] or ports
@@ -590,8 +611,9 @@ class SwitchNode:
             self.counters.unroutable += 1
             return
         if self.config.rewrites:
-            wire.rewrite(data, output.half.barrier, output.half.commit)
-            self._note(now, output)
+            half = output.half
+            wire.rewrite(data, half.barrier, half.commit)
+            output.sent_at, output.barrier, output.commit = now, half.barrier, half.commit
         if output.queue.add(now, len(data)):
             wire.mark(data)
         output.packets += 1

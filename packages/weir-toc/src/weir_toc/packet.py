@@ -253,15 +253,15 @@ def _numbered(first: int, count: int) -> bytes:
 
 def checksum(data: bytes | bytearray) -> int:
     """Return the CRC-32C that a packet must hold: barriers, ECN and the CRC do not count."""
-    return _checksums(data)[0]
+    stamp, rest, _ = _COVERED.unpack_from(data)
+    return _checksum(stamp, rest, data[OVERHEAD_BYTES:])
 
 
-def _checksums(data: bytes | bytearray) -> tuple[int, int]:
-    """Return the checksum that a packet must hold, and the one that it holds."""
-    stamp, rest, found = _COVERED.unpack_from(data)
+def _checksum(stamp: bytes, rest: bytes, payload: bytes | bytearray) -> int:
     if rest[5] & ECN:
         rest = b"".join((rest[:5], bytes((rest[5] & _NOT_ECN,)), rest[6:]))
-    return crc32c(b"".join((stamp, rest, data[OVERHEAD_BYTES:]))), found
+    found: int = crc32c(b"".join((stamp, rest, payload)))
+    return found
 
 
 def check(data: bytes | bytearray) -> None:
@@ -270,7 +270,9 @@ def check(data: bytes | bytearray) -> None:
         raise PacketError(
             f"a packet of {len(data)} bytes: {OVERHEAD_BYTES} to {PACKET_BYTES_MAX} are allowed"
         )
-    due, found = _checksums(data)
+    stamp, rest, found = _COVERED.unpack_from(data)
+    payload = data[OVERHEAD_BYTES:]
+    due = _checksum(stamp, rest, payload) if rest[5] & ECN else crc32c(stamp + rest + payload)
     if due != found:
         raise PacketError("the checksum of a packet is wrong: it was damaged on the way")
     if data[22] not in OPCODES:

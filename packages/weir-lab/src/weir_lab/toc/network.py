@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from heapq import heappop, heappush
 from random import Random
+from typing import TypeVarTuple
 
 from weir_toc.packet import split
 
@@ -24,6 +24,7 @@ _SPLITS = 0.3
 #: So many of the packets that are repeated or overtaken in a piece stay in it.
 _NEAR = 0.5
 
+_Given = TypeVarTuple("_Given")
 #: Called with the sender, what arrives, and the size of each of its packets.
 Deliver = Callable[[int, bytearray, int], None]
 
@@ -48,6 +49,7 @@ class Network:
 
     def __init__(self, random: Random, start: int, faults: Faults) -> None:
         self.random = random
+        self._dice = random.random
         #: True time in nanoseconds. No node can read it.
         self.now = start
         self.faults = faults
@@ -59,7 +61,8 @@ class Network:
         self.late: dict[tuple[int, int], int] = {}
         #: How many packets were given to links.
         self.packets = 0
-        self._calendar: list[tuple[int, int, Callable[[], None]]] = []
+        #: What happens, by time: what to call, and with what.
+        self._calendar: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
         self._busy_until: dict[tuple[int, int], int] = {}
 
@@ -75,23 +78,23 @@ class Network:
             faults.loss or faults.duplication or faults.damage or faults.reordering
         )
 
-    def at(self, time: int, call: Callable[[], None]) -> None:
-        """Call at a time, and after all that was planned for that time before."""
+    def at(self, time: int, call: Callable[[*_Given], None], *given: *_Given) -> None:
+        """Call with what is given at a time, after all that was planned for that time before."""
         self._serial += 1
-        heappush(self._calendar, (time if time > self.now else self.now, self._serial, call))
+        due = time if time > self.now else self.now
+        heappush(self._calendar, (due, self._serial, call, given))
 
     def run(self, until: int) -> None:
         """Let time pass."""
         calendar = self._calendar
         while calendar and calendar[0][0] <= until:
-            self.now, _, call = heappop(calendar)
-            call()
+            self.now, _, call, given = heappop(calendar)
+            call(*given)
         self.now = until
 
     def send(self, source: int, to: int, data: bytearray, deliver: Deliver) -> None:
         """Carry a packet; `deliver` is called with `source`, its bytes and size, if it arrives."""
-        faults, dice, link = self._faults, self.random.random, (source, to)
-        size = len(data)
+        faults, dice, link, size = self._faults, self._dice, (source, to), len(data)
         self.packets += 1
         if link in self.cut or (faults.loss and dice() < faults.loss):
             return
@@ -102,8 +105,8 @@ class Network:
         if not self._is_quiet:
             if faults.duplication and dice() < faults.duplication:
                 later = arrival + int(dice() * faults.lag)
-                self.at(later, partial(deliver, source, bytearray(data), size))
-            if faults.damage:
+                self.at(later, deliver, source, bytearray(data), size)
+            if faults.damage and dice() < faults.damage:
                 self._damage(data)
             is_held_up = faults.reordering > 0 and dice() < faults.reordering
         if is_held_up:
@@ -113,8 +116,7 @@ class Network:
         else:
             self._busy_until[link] = arrival
         self._serial += 1  # as by `at`: most of what a world does goes through here
-        arrives: Callable[[], None] = partial(deliver, source, data, size)
-        heappush(self._calendar, (arrival, self._serial, arrives))
+        heappush(self._calendar, (arrival, self._serial, deliver, (source, data, size)))
 
     def send_piece(
         self, source: int, to: int, data: bytearray, size: int, deliver: Deliver
@@ -160,7 +162,8 @@ class Network:
                 continue
             is_repeated = random.random() < faults.duplication
             twin = bytearray(one)
-            self._damage(one)
+            if faults.damage and random.random() < faults.damage:
+                self._damage(one)
             if random.random() >= faults.reordering:
                 together.append(one)
             elif random.random() < _NEAR:
@@ -182,14 +185,12 @@ class Network:
         self._arrive(source, data, size, late, deliver)
 
     def _arrive(self, source: int, data: bytearray, size: int, due: int, deliver: Deliver) -> None:
-        self.at(due, partial(deliver, source, data, size))
+        self.at(due, deliver, source, data, size)
 
     def _damage(self, data: bytearray) -> None:
-        faults, random = self.faults, self.random
-        if faults.damage and random.random() < faults.damage:
-            # Barriers have the checksum of their link alone, since every switch rewrites them.
-            at = random.randrange(len(data) - 12)
-            data[at if at < 6 else at + 12] ^= 1 << random.randrange(8)
+        # Barriers have the checksum of their link alone, since every switch rewrites them.
+        at = self.random.randrange(len(data) - 12)
+        data[at if at < 6 else at + 12] ^= 1 << self.random.randrange(8)
 
     def _in_turn(self, link: tuple[int, int], arrival: int) -> int:
         """Return when a packet arrives that does not overtake those before it."""
@@ -214,7 +215,7 @@ def _merged(packets: Iterable[bytearray]) -> Iterator[tuple[bytearray, int]]:
         yield piece, size
 
 
-#: What a node sends: to which neighbour, the bytes, and the size of each packet.
+#: What a node sends: to which neighbour, the bytes, and the size of each packet; 0 for one packet.
 Sent = tuple[int, bytearray, int]
 
 
@@ -225,7 +226,8 @@ def gathered(sent: Iterable[Sent], ends_shorter: bool) -> Iterator[Sent]:
     may end it, as it may end what `UDP_GRO` merges.
     """
     to, size, piece = 0, 0, bytearray()
-    for target, data, each in sent:
+    for target, data, given_size in sent:
+        each = given_size or len(data)
         is_next = each == size or (ends_shorter and len(data) <= each < size)
         fits = len(piece) + len(data) <= PIECE_PACKETS_MAX * size
         if piece and target == to and is_next and fits and not len(piece) % size:

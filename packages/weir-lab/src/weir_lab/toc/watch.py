@@ -27,6 +27,8 @@ class Watch:
         self._joined, self._joined_at = 0, 0
         #: The newest barriers of each link.
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        #: The bytes of them.
+        self._bytes: dict[tuple[int, int], bytearray] = {}
         #: What each process was told to begin above as it joined.
         self.floors: dict[int, int] = {}
         #: What was broken, each with the number of its invariant.
@@ -35,17 +37,20 @@ class Watch:
     def given(self, now: int, source: int, to: int, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
         opcode = data[22]
-        if opcode == wire.JOINED and to not in self._switches:
-            floors = wire.decode_floors(wire.decode(data, now).payload)
-            self.floors[to] = max(self.floors.get(to, 0), *floors)
-        if opcode in _WITHOUT_BARRIERS or (opcode != wire.BEACON and not self._rewrites):
-            return
+        if opcode != wire.BEACON:
+            if opcode == wire.JOINED and to not in self._switches:
+                floors = wire.decode_floors(wire.decode(data, now).payload)
+                self.floors[to] = max(self.floors.get(to, 0), *floors)
+            if opcode in _WITHOUT_BARRIERS or not self._rewrites:
+                return
+        link, both = (source, to), data[6:18]
+        if both == self._bytes.get(link) and (opcode not in _DATA or source in self._switches):
+            return  # as those before: most packets are
         found = wire.barriers_of(data, now)
-        link = (source, to)
         last = self._told.get(link, found)
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
-        self._told[link] = found
+        self._told[link], self._bytes[link] = found, both
         if opcode not in _DATA or source in self._switches:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), now)

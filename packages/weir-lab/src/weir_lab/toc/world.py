@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 
 from weir_lab.toc.clocks import HostClock, SwitchHosts
@@ -143,6 +142,7 @@ class World:
     def __init__(self, seed: int, shape: Shape) -> None:
         self.random = Random(seed)
         self.shape = shape
+        self._has_runs = shape.runs
         self.network = Network(self.random, shape.start, shape.faults)
         self.topology = Topology.tree(shape.racks, shape.spines, shape.cores)
         self.hosts: dict[int, Host] = {}
@@ -239,7 +239,7 @@ class World:
         """Let another member of the controller lead. What stood still comes `late` after that."""
         due = self.network.now + late
         for term, command in self.control.replace_leader():
-            self.network.at(due, partial(self._arrived, term, command))
+            self.network.at(due, self._arrived, term, command)
         self._lead()
 
     def stop_clock(self, node: int) -> None:
@@ -251,7 +251,7 @@ class World:
         now = self.network.now
         self.clock_of(node).stop(now)
         if node in self.switches:
-            self.network.at(now + SILENT_INTERVALS * T, partial(self.crash, node))
+            self.network.at(now + SILENT_INTERVALS * T, self.crash, node)
 
     def run(self, time: int) -> None:
         """Let true time pass."""
@@ -266,7 +266,7 @@ class World:
         if not host.alive:
             return
         if host.paused_until > true:
-            self.network.at(host.paused_until, partial(self._wake_host, process))
+            self.network.at(host.paused_until, self._wake_host, process)
             return
         now = host.now(true)
         if host.inbox:
@@ -276,18 +276,7 @@ class World:
             host.endpoint.tick(now)
         self._carry_out(process, host, now)
         wait = host.clock.wait(now, host.endpoint.deadline)
-        self.network.at(true + wait, partial(self._wake_host, process))
-
-    def _arrive_at_host(self, process: int, _source: int, data: bytearray, size: int) -> None:
-        host = self.hosts[process]
-        if not host.alive:
-            return
-        if host.paused_until > self.network.now:
-            host.inbox.append((data, size))
-            return
-        now = host.clock.now(self.network.now)
-        host.endpoint.receive_runs(now, ((data, size),))
-        self._carry_out(process, host, now)
+        self.network.at(true + wait, self._wake_host, process)
 
     def _carry_out(self, process: int, host: Host, now: int) -> None:
         endpoint = host.endpoint
@@ -311,16 +300,16 @@ class World:
                 for receiver, ranges in event.recalled:
                     self._tell_controller(Recalled(process, receiver, ranges))
                 due = self.network.now + 2 * CONTROL_NS
-                self.network.at(due, partial(self._recalls_noted, process, event.process))
+                self.network.at(due, self._recalls_noted, process, event.process)
         if host.to_complete:
             self._complete(process, host)
 
     def _send_packets(self, process: int, host: Host) -> None:
         switch, severed = host.switch, self.network.severed
-        sent = [(switch, data, size) for data, size in host.endpoint.take_runs()]
-        if severed:
-            sent = [one for one in sent if (process, wire.receiver_of(one[1])) not in severed]
-        if sent:
+        if runs := host.endpoint.take_runs():
+            sent = [(switch, data, size) for data, size in runs]
+            if severed:
+                sent = [one for one in sent if (process, wire.receiver_of(one[1])) not in severed]
             self._send_all(process, sent)
         for to, packets in host.endpoint.take_forwards():
             self._forward(process, to, packets)
@@ -330,14 +319,13 @@ class World:
         now = self.network.now
         if {process, to} <= self.controller.processes:
             for due in self.control.forward(now, process, to, packets):
-                self.network.at(due, partial(self._forwarded, process, to, packets))
+                self.network.at(due, self._forwarded, process, to, packets)
             self.network.at(now + ANSWER * T, self._look_at_paths)
 
     def _forwarded(self, source: int, process: int, packets: Sequence[bytearray]) -> None:
         host = self.hosts[process]
         if host.paused_until > self.network.now:
-            due = partial(self._forwarded, source, process, packets)
-            self.network.at(host.paused_until, due)
+            self.network.at(host.paused_until, self._forwarded, source, process, packets)
         elif host.alive:
             now = host.now(self.network.now)
             host.endpoint.forwarded(now, source, packets)
@@ -369,7 +357,7 @@ class World:
     # -- the controller, which every node reaches by another way --------------------------------
 
     def _tell_controller(self, entry: Entry) -> None:
-        self.network.at(self.network.now + CONTROL_NS, lambda: self._control(entry))
+        self.network.at(self.network.now + CONTROL_NS, self._control, entry)
 
     def _control(self, entry: Entry) -> None:
         for command in self.controller.apply(entry):
@@ -378,7 +366,7 @@ class World:
             self._command(command)
             if isinstance(command, Freeze) and command not in self._freezes:
                 self._freezes[command] = due = self.network.now + ANSWER * T
-                self.network.at(due, partial(self._unanswered, command))
+                self.network.at(due, self._unanswered, command)
         for command in [*self._freezes]:  # one that is answered may be commanded again later
             if not self.controller.is_undecided or not self.controller.awaits(command):
                 del self._freezes[command]
@@ -395,11 +383,11 @@ class World:
             host = self.hosts[process]
             self.watch.used(process, host.endpoint, host.due_failures, self.controller)
         for number in self.controller.failures.keys() - before:
-            self.network.at(self.network.now + ANSWER * T, partial(self._overdue, number))
+            self.network.at(self.network.now + ANSWER * T, self._overdue, number)
             for process, _ in self.controller.failures[number].processes:
                 due = self.network.now + self.control.exclusions.randrange(CONTROL_SLOW * T)
                 is_cut_off = rack_of(process) in cut_off
-                self.network.at(due, partial(self._exclude, process, is_cut_off))
+                self.network.at(due, self._exclude, process, is_cut_off)
 
     def _exclude(self, process: int, is_cut_off: bool) -> None:
         """Tell a process that others go on without it. It settles what it holds, and ends.
@@ -411,7 +399,7 @@ class World:
         if not host.alive:
             return
         if host.paused_until > self.network.now:
-            self.network.at(host.paused_until, partial(self._exclude, process, is_cut_off))
+            self.network.at(host.paused_until, self._exclude, process, is_cut_off)
             return
         host.endpoint.exclude()
         if is_cut_off:
@@ -432,7 +420,7 @@ class World:
             self.crash(process)
             return
         if max(one.endpoint.barriers[1] for one in others) < through:
-            self.network.at(self.network.now + T, partial(self._settle, process, through, senders))
+            self.network.at(self.network.now + T, self._settle, process, through, senders)
             return
         host = self.hosts[process]
         decisions = self.controller.decisions(process, senders)
@@ -462,7 +450,7 @@ class World:
         """Send a command. Those to one node arrive in order, after any delay."""
         due = self.control.arrival(self.network.now, command)
         if due is not None:
-            self.network.at(due, partial(self._arrived, self.control.term, command))
+            self.network.at(due, self._arrived, self.control.term, command)
 
     def _arrived(self, term: int, command: Command) -> None:
         if self.control.arrived(term, command):
@@ -472,7 +460,7 @@ class World:
         """Let a new leader tell all nodes its term, and what they may have missed."""
         now, control = self.network.now, self.control
         for node in (*self.switches, *self.hosts):
-            self.network.at(now + CONTROL_NS, partial(control.follows, node, control.term))
+            self.network.at(now + CONTROL_NS, control.follows, node, control.term)
         for command in control.missed(self.controller, self.switches):
             self._command(command)
 
@@ -481,7 +469,7 @@ class World:
         if isinstance(command, Fail):
             host = self.hosts[command.to]
             if host.paused_until > now:
-                self.network.at(host.paused_until, lambda: self._obey(command))
+                self.network.at(host.paused_until, self._obey, command)
             elif host.alive:
                 local = host.now(now)
                 for process, stamp in command.processes:
@@ -504,7 +492,7 @@ class World:
     def _recalls_noted(self, process: int, failed: int) -> None:
         host = self.hosts[process]
         if host.paused_until > self.network.now:
-            self.network.at(host.paused_until, partial(self._recalls_noted, process, failed))
+            self.network.at(host.paused_until, self._recalls_noted, process, failed)
         elif host.alive:
             now = host.now(self.network.now)
             host.endpoint.recalls_noted(now, failed)
@@ -537,7 +525,7 @@ class World:
         def wait(source: int, data: bytearray, size: int) -> None:
             if not unread:
                 due = network.now + dice.randrange(self.shape.reads_late)
-                network.at(due, partial(self._read_switch, id))
+                network.at(due, self._read_switch, id)
             unread.append((source, data, size))
 
         return wait if self.shape.reads_late else arrive
@@ -551,7 +539,20 @@ class World:
         self._effects(id, self._switch_hosts.take(now, self.switches[id], burst))
 
     def _at_host(self, process: int) -> Deliver:
-        return partial(self._arrive_at_host, process)
+        host, network = self.hosts[process], self.network
+        clock, endpoint = host.clock, host.endpoint
+
+        def arrive(_source: int, data: bytearray, size: int) -> None:
+            if not host.alive:
+                return
+            if host.paused_until > network.now:
+                host.inbox.append((data, size))
+                return
+            now = clock.now(network.now)
+            endpoint.receive_runs(now, ((data, size),))
+            self._carry_out(process, host, now)
+
+        return arrive
 
     def _wake_switch(self, id: int) -> None:
         if id in self.dead:
@@ -563,14 +564,13 @@ class World:
         if now >= node.deadline:
             self._effects(id, node.tick(now))
         wait = clock.wait(now, node.deadline)
-        self.network.at(self.network.now + wait, partial(self._wake_switch, id))
+        self.network.at(self.network.now + wait, self._wake_switch, id)
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
         sent: list[Sent] = []
         for effect in effects:
             if isinstance(effect, Send):
-                to, data, size = effect
-                sent.append((to, data, size or len(data)))
+                sent.append(effect)
             elif isinstance(effect, Silent):
                 report = InputSilent(id, effect.neighbour, effect.epoch, effect.commit)
                 self._tell_controller(report)
@@ -583,21 +583,21 @@ class World:
 
     def _send_all(self, source: int, sent: Sequence[Sent]) -> None:
         """Give packets to links: in pieces if this world has runs, or one by one."""
-        if self.shape.runs and len(sent) > 1:
+        if self._has_runs and len(sent) > 1:
             sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
-        network, given = self.network, self.watch.given
+        network, given, now = self.network, self.watch.given, self.network.now
         for to, data, size in sent:
             deliver = self._delivers.get(to)
             if deliver is None:
                 continue
-            if len(data) <= size:
-                given(network.now, source, to, data)
+            if not size or len(data) <= size:
+                given(now, source, to, data)
                 network.send(source, to, data, deliver)
                 continue
             packets = [bytearray(one) for one in wire.split(data, size)]
             for packet in packets:
-                given(network.now, source, to, packet)
-            if self.shape.runs:
+                given(now, source, to, packet)
+            if self._has_runs:
                 network.send_piece(source, to, data, size, deliver)
                 continue
             for packet in packets:

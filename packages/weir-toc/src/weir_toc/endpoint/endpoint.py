@@ -164,7 +164,8 @@ class Endpoint:
             if len(data) > size and self._take_run(now, data, size):
                 continue
             for one in wire.split(data, size) if len(data) > size else (data,):
-                if self._beacon and wire.constant_of(one) == self._beacon:
+                is_short = len(one) == wire.OVERHEAD_BYTES
+                if is_short and self._beacon and wire.constant_of(one) == self._beacon:
                     self._advance(*wire.barriers_of(one, now))
                     continue
                 try:
@@ -243,7 +244,7 @@ class Endpoint:
 
         Each may be lost: it is returned again until it is answered.
         """
-        if self._joined is None or self._excluded:
+        if self._joined is None or self._excluded or not self._joined[2].forwards:
             return []
         return self._joined[2].take_forwards()
 
@@ -363,8 +364,8 @@ class Endpoint:
         stamps = outbox.stamps
         if barrier > stamps.barrier_sent or commit > stamps.commit_sent:
             self.counters.corrupt_barriers += 1
-            return
-        receiver.advance(barrier, commit)
+        elif barrier > receiver.barrier or commit > receiver.commit:
+            receiver.advance(barrier, commit)
 
     # -- after each call -----------------------------------------------------------------------
 

@@ -278,8 +278,6 @@ class Flow:
     def stale(self, since: int) -> list[Sent | Batch]:
         """Return what was sent by best effort at `since` at the latest."""
         sent = self.sent[Service.BEST_EFFORT]
-        if not sent:
-            return []
         return [*takewhile(lambda one: one.sent_at <= since, sent.values())]
 
     def batches(self, service: Service) -> list[Batch]:
@@ -377,6 +375,8 @@ class Flow:
 
     def covered(self, service: Service, ack: Acknowledgement) -> tuple[list[int], list[Batch]]:
         """Return which of `sent` an ACK covers, and the batches that it covers in part."""
+        if not self.sent[service]:
+            return [], []
         near = self.next_psn[service]
         ranges = [(unwrap_psn(first, near), count) for first, count in ack.ranges]
         if service is Service.RELIABLE:

@@ -18,11 +18,11 @@ class Outbox:
 
     __slots__ = (
         "_epoch",
-        "_forwards",
         "_packets",
         "_process",
         "beaconed_at",
         "beacons",
+        "forwards",
         "open",
         "reliable",
         "sent",
@@ -35,7 +35,7 @@ class Outbox:
         self._epoch = epoch
         self._packets: list[tuple[bytearray, int]] = []
         #: What the controller is to forward, by receiver, requests and answers apart.
-        self._forwards: dict[tuple[int, bool], list[bytearray]] = {}
+        self.forwards: dict[tuple[int, bool], list[bytearray]] = {}
         self.stamps = Stamps(floor)
         #: Reliable scatterings that are not settled, by stamp, the oldest first.
         self.open: dict[int, Scattering | Batch] = {}
@@ -63,7 +63,7 @@ class Outbox:
         all before has come, too.
         """
         key = packet.to, packet.opcode in wire.FORWARDED_ANSWERS
-        waiting = self._forwards.setdefault(key, [])
+        waiting = self.forwards.setdefault(key, [])
         plain = packet._replace(source=self._process, epoch=self._epoch, barrier=0, commit=0)
         data = wire.encode(plain)
         if sum(map(len, waiting)) + len(data) > wire.FORWARD_BYTES_MAX:
@@ -73,9 +73,7 @@ class Outbox:
 
     def take_forwards(self) -> list[tuple[int, list[bytearray]]]:
         """Return what the controller is to forward since the last call, by receiver."""
-        if not self._forwards:
-            return []
-        found, self._forwards = self._forwards, {}
+        found, self.forwards = self.forwards, {}
         return [(to, packets) for (to, _), packets in found.items()]
 
     def queue_batch(self, now: int, batch: Batch) -> None:
@@ -108,9 +106,8 @@ class Outbox:
     @property
     def commit_moved(self) -> bool:
         """Whether the commit barrier could tell of scatterings that were settled since."""
-        oldest = next(iter(self.open), None)
-        due = self.stamps.last if oldest is None else oldest - 1
-        return due > self.stamps.commit_sent
+        opened, stamps = self.open, self.stamps
+        return (next(iter(opened)) - 1 if opened else stamps.last) > stamps.commit_sent
 
     @property
     def holds(self) -> tuple[Wait, int]:

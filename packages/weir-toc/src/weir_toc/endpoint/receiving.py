@@ -334,10 +334,11 @@ class Receiver:
     def _acknowledge(self, now: int, source: Source, service: Service, stream: Stream) -> None:
         seen = stream.seen
         if service is Service.RELIABLE:
-            ranges = seen.oldest(wire.RANGES_MAX)
+            opcode, ranges = wire.DATA_R, seen.oldest(wire.RANGES_MAX)
         else:
+            opcode = wire.DATA_BE
             ranges = seen.newest(wire.RANGES_MAX, _TOLD_PACKETS)
-        ack = Acknowledgement(service.value, source.told, stream.released, seen.through,
+        ack = Acknowledgement(opcode, source.told, stream.released, seen.through,
                               stream.packets, stream.marked, ranges)  # fmt: skip
         flags = wire.CONFIRM if source.told < source.granted else 0
         source.acks += 1

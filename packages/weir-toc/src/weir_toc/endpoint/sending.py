@@ -160,7 +160,7 @@ class Sender:
         if touched:
             self._separate(flow, service, touched)
             found, _ = flow.covered(service, ack)
-        for each in flow.acknowledge(now, service, ack, found):
+        for each in flow.acknowledge(now, service, ack, found) if found else ():
             if isinstance(each, Batch):
                 del self._pending(service)[each.stamp]
                 flow.arrived_alike(each)
@@ -172,7 +172,7 @@ class Sender:
         number = wire.unwrap_psn(packet.psn, flow.ack_number)
         flow.find_lost(service, number, ack)
         flow.released(service, ack.released)
-        if overtaken := [*flow.overtaken(now, service)]:
+        if flow.sent[service] and (overtaken := [*flow.overtaken(now, service)]):
             flow.congestion.lost(now, max([one.sent_at for _, one in overtaken]))
             if service is Service.RELIABLE:
                 for psn, one in self._first_packets(flow, service, overtaken):
@@ -218,7 +218,7 @@ class Sender:
         """Send again what is not acknowledged, and give up what will not be."""
         lost_since = now - self.config.lost_after * self.config.interval
         for flow in self.flows.values():
-            if lost := flow.stale(lost_since):
+            if flow.sent[Service.BEST_EFFORT] and (lost := flow.stale(lost_since)):
                 batches = [one for one in lost if isinstance(one, Batch)]
                 self._separate(flow, Service.BEST_EFFORT, batches)
                 for one in flow.stale(lost_since) if batches else lost:
