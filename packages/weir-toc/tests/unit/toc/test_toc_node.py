@@ -10,7 +10,7 @@ import pytest
 from weir_toc import packet as wire
 from weir_toc.node import STEPS_PER_INTERVAL, Effect, Joined, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import Packet
-from weir_toc.topology import Topology, process_id
+from weir_toc.topology import Link, Topology, process_id
 
 T = 1_000_000
 #: One second before stamps wrap.
@@ -265,6 +265,24 @@ def test_packets_turn_round_below_or_go_up() -> None:
         packet = wire.encode(Packet(wire.DATA_R, A, FAR, START, START, START, psn, 0, 1))
         ways |= {to for to, _ in sent(one.receive(START, A, packet))}
     assert ways == set(upper)  # all paths
+
+
+def test_packets_take_the_routes_that_came_last() -> None:
+    topology, one = two_racks()
+    join(one, A)
+    above = one.switch.upper
+
+    def ports() -> set[int]:
+        ways = set()
+        for psn in range(64):
+            packet = wire.encode(Packet(wire.DATA_R, A, FAR, START, START, START, psn, 0, 1))
+            ways |= {to for to, _ in sent(one.receive(START, A, packet))}
+        return ways
+
+    assert ports() == {*above}
+    cut = frozenset({Link(one.switch.id, above[0])})
+    one.set_routes(topology.routes(one.switch.id, cut))
+    assert ports() == {above[1]}
 
 
 def test_what_came_down_does_not_go_up_again() -> None:
