@@ -2,16 +2,15 @@
 
 A window over the log says which messages may be granted so that those of a key keep their order. It
 is per message, as those of a key cannot be told apart without looking at each (DESIGN §1.1): some
-200 bytes and a few microseconds, of `KEYED_WINDOW` messages at most at a time.
+100 bytes, of `KEYED_WINDOW` messages at most at a time (`weir.broker.consumers.key_window`).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from weir.broker.consumers.key_window import KeyWindow
 from weir.broker.consumers.leases import Attempts
 from weir.broker.consumers.picker import (
     Pick,
@@ -34,7 +33,6 @@ from weir.model.ids import LIMIT_MAX
 from weir.model.limits import (
     FETCH_BYTES_MAX,
     GRANT_RUNS_MAX,
-    KEYED_WINDOW,
     MIB,
     RETRY_AFTER_MS,
     WATCHED_MAX,
@@ -48,12 +46,53 @@ _LOOK_BYTES = MIB // 4
 _ROOM_PART = 4
 #: A grant spans at most so many times the messages that were asked for, or so many.
 _SPAN, _SPAN_LEAST = 16, 1_024
+#: Whoever asks for so many messages, and waits for them so long, is granted so large a part of them
+#: within so many times as many; else it waits while keys become free, one within so long after the
+#: other, and so long at most. Where that did not help, nobody waits for it for a while.
+_MANY, _PATIENT_MS = 64, 500
+_DENSE_PART, _DENSE = 0.75, 3
+_GATHER_MS, _GATHER_MOST_MS, _GATHER_AGAIN_MS = 50, 400, 2_000
+
+
+class _Gathering:
+    """Whether pulls wait until more keys are free, so that messages of one grant lie close.
+
+    Where each of many consumers has a few of the keys, each is sent nearly all there is. So they
+    wait while keys become free, and not for those of a consumer that is slow.
+    """
+
+    __slots__ = ("_began_ms", "_freed_ms", "_paused_until_ms")
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        #: When the first one began to wait, and when a key became free last; 0: nobody waits.
+        self._began_ms = self._freed_ms = 0
+        self._paused_until_ms = 0
+
+    def helped(self) -> None:
+        """What may be granted lies close."""
+        self._began_ms = 0
+
+    def freed(self, now_ms: int) -> None:
+        """Keys may have become free."""
+        self._freed_ms = now_ms
+
+    def goes_on(self, now_ms: int) -> bool:
+        """Return whether a pull waits, of what lies apart."""
+        if now_ms < self._paused_until_ms:
+            return False
+        if not self._began_ms:
+            self._began_ms = self._freed_ms = now_ms
+        if now_ms - self._freed_ms < _GATHER_MS and now_ms - self._began_ms < _GATHER_MOST_MS:
+            return True
+        self._began_ms, self._paused_until_ms = 0, now_ms + _GATHER_AGAIN_MS
+        return False
 
 
 class KeyedPicker(Picker):
     """Looks into messages ahead of what is granted, and remembers of which keys some are out."""
 
-    __slots__ = ("_failure", "_freed", "_looked", "_looking", "_wait_until_ms",
+    __slots__ = ("_failure", "_freed", "_gathering", "_looked", "_looking", "_wait_until_ms",
                  "_window")  # fmt: skip
 
     mode: ClassVar[Mode] = Mode.KEYED
@@ -69,19 +108,21 @@ class KeyedPicker(Picker):
         self._freed: set[int] = set()
         self._failure: Refused | None = None
         self._wait_until_ms = 0
+        self._gathering = _Gathering()
 
     def pick(self, queue: PullQueue, request: Pull) -> Pick | None:
         """Take messages out, from the first one whose key is not out."""
         barred = Ranges(request.begun or ())
-        self._look_ahead(request.max_messages, barred)
+        first = self._look_ahead(_DENSE * request.max_messages, barred)
         window = self._window
-        first = window.first(barred)
-        self.is_barred = first is None and window.first() is not None
+        self.is_barred = first is None and bool(barred) and window.first() is not None
         if first is None:
             return None
         there = window.idle + max(self._context.state.decided_offset - self._looked, 0)
-        most = share(request.max_messages, there, queue)
-        runs = self._take(first, min(most, GRANT_RUNS_MAX), barred)
+        most = min(share(request.max_messages, there, queue), GRANT_RUNS_MAX)
+        if self._gathers(first, most, request):
+            return None
+        runs = self._take(first, most, barred)
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         reading = self._context.read(first, runs[-1][1], size, self.unwanted.tags)
         if reading is None:
@@ -91,6 +132,25 @@ class KeyedPicker(Picker):
         kept, rest = _cut(runs, reading.next_offset)
         window.free(rest)
         return Pick(first, kept[-1][1], reading, tuple(kept) if len(kept) > 1 else ())
+
+    def _gathers(self, first: int, most: int, request: Pull) -> bool:
+        """Whether a pull waits for keys that are out (`_Gathering`); if it does not, as much is
+        looked into as it may be granted of.
+        """
+        behind, found = first + _DENSE * most, self._window.takeable(first + _DENSE * most, most)
+        if (
+            found < _DENSE_PART * most
+            and most >= _MANY
+            and request.wait_ms >= _PATIENT_MS
+            and self._looked >= behind
+        ):
+            if self._gathering.goes_on(self._context.time.monotonic_ms()):
+                return True
+        else:
+            self._gathering.helped()
+        if found < most:
+            self._look_ahead(max(_SPAN * most, _SPAN_LEAST))
+        return False
 
     def _take(self, first: int, most: int, barred: Ranges) -> list[Run]:
         """Take messages out, none that were tried more or less often than the first."""
@@ -111,9 +171,8 @@ class KeyedPicker(Picker):
 
     def offered(self, queue: PullQueue) -> Run:
         """Return where the first message lies that may be taken, and how many keys may have one."""
-        self._look_ahead(WATCHED_MAX)
-        first = self._window.first()
-        return (0, 0) if first is None else (first, first + self._window.candidates)
+        first = self._look_ahead(WATCHED_MAX)
+        return (0, 0) if first is None else (first, first + self._window.keys_ready(WATCHED_MAX))
 
     @property
     def failure(self) -> Refused | None:
@@ -141,6 +200,7 @@ class KeyedPicker(Picker):
     def done(self, runs: Sequence[Run]) -> None:
         """The keys of these may have others to take."""
         self._window.done(runs)
+        self._gathering.freed(self._context.time.monotonic_ms())
 
     def start_moved(self, start: int) -> None:
         """What is gone is looked into no more."""
@@ -149,23 +209,29 @@ class KeyedPicker(Picker):
 
     # -- looking ahead -----------------------------------------------------------------------
 
-    def _look_ahead(self, wanted: int, barred: Ranges | None = None) -> None:
+    def _look_ahead(self, span: int, barred: Ranges | None = None) -> int | None:
+        """Return where the first message lies that may be taken and is not `barred`. What lies
+        within `span` behind it is looked into, as far as there is room.
+        """
         self._end_leases()
         state, cluster, window = self._context.state, self._cluster, self._window
         start = state.log_start if cluster is None else cluster.cursor
         self._looked = max(self._looked, start)
         now_ms = self._context.time.monotonic_ms()
+        first = window.first(barred)
         while (
             not self._looking
             and self._looked < state.decided_offset
             and now_ms >= self._wait_until_ms
-            and (window.candidates < wanted or window.first(barred) is None)
+            and (first is None or self._looked < first + span)
             and (not window or window.room >= len(window) // _ROOM_PART)
             and not self._is_delayed()
             and not self.unwanted.is_urgent
         ):
             if not self._look():
-                return
+                break
+            first = window.first(barred) if first is None else first
+        return first
 
     def _is_delayed(self) -> bool:
         """Whether the next message may be one that is not due: the cluster waits for it."""
@@ -243,11 +309,8 @@ class KeyedPicker(Picker):
             keys = keys_of(begin, column[0], column[2].tolist())[lo:hi]
         out = self._out_in(first, behind)
         for start, end in self._wanted(batch, first, behind):
-            if not out:
-                self._window.add_all(start, keys[start - first : end - first])
-                continue
-            for offset in range(start, end):
-                self._window.add(offset, keys[offset - first], out.covers(offset, offset + 1))
+            self._window.add_all(start, keys[start - first : end - first])
+            self._window.hold(out.within(start, end))
         self._looked = behind
 
     def _wanted(self, batch: Batch, first: int, behind: int) -> Iterator[Run]:
@@ -306,190 +369,6 @@ def _without(runs: Sequence[Run], left: Ranges) -> Iterator[Run]:
             if start < end:
                 yield start, end
             first = end
-
-
-class KeyWindow:
-    """Messages that were looked into and are not done: free, or out (granted, or held back).
-
-    While one of a key is out, none of that key may be taken: so whoever has one has all that are
-    out, and those that come back are in front of all others. A key is any whole number; a message
-    without one has a key of its own.
-    """
-
-    __slots__ = ("_first", "_following", "_heads", "_keys", "_last", "_locks", "_most", "_out")
-
-    def __init__(self, most: int = KEYED_WINDOW) -> None:
-        """Begin with none of up to `most` messages."""
-        self._most = most
-        #: The key of each message that is not done.
-        self._keys: dict[int, int] = {}
-        #: A key's messages in a chain: the first, the last, and what follows each.
-        self._first: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        self._following: dict[int, int] = {}
-        self._out: set[int] = set()
-        #: How many of a key's messages are out.
-        self._locks: dict[int, int] = {}
-        #: A heap of each key's first message that could be taken, and some that cannot.
-        self._heads: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    @property
-    def room(self) -> int:
-        """How many more messages may be looked into."""
-        return max(self._most - len(self._keys), 0)
-
-    @property
-    def idle(self) -> int:
-        """How many are not out."""
-        return len(self._keys) - len(self._out)
-
-    @property
-    def candidates(self) -> int:
-        """How many keys may have something to take, at most."""
-        return len(self._heads)
-
-    def add(self, offset: int, key: int, out: bool) -> None:
-        """Take note of the next message, behind all that are known."""
-        self._keys[offset] = key
-        last = self._last.get(key)
-        self._last[key] = offset
-        if last is None:
-            self._first[key] = offset
-        else:
-            self._following[last] = offset
-        if out:
-            self._take_out(offset, key)
-        elif last is None:
-            self._heads.append(offset)  # the highest: the heap stays one
-
-    def add_all(self, first: int, keys: Sequence[int]) -> None:
-        """Take note of the next messages, from `first` on, which are free."""
-        lasts, heads = self._last, self._heads
-        self._keys.update(enumerate(keys, first))
-        for offset, key in enumerate(keys, first):
-            last = lasts.get(key)
-            lasts[key] = offset
-            if last is None:
-                self._first[key] = offset
-                heads.append(offset)
-            else:
-                self._following[last] = offset
-
-    def first(self, barred: Ranges | None = None) -> int | None:
-        """Return the first message that may be taken and is not `barred`."""
-        heads, aside = self._heads, list[int]()
-        found: int | None = None
-        while heads and found is None:
-            offset = heads[0]
-            key = self._keys.get(offset)
-            if key is None or key in self._locks or self._first[key] != offset:
-                heapq.heappop(heads)
-            elif barred and barred.covers(offset, offset + 1):
-                aside.append(heapq.heappop(heads))
-            else:
-                found = offset
-        for head in aside:
-            heapq.heappush(heads, head)
-        return found
-
-    def take(self, behind: int, most: int, barred: Ranges | None = None) -> list[Run]:
-        """Take up to `most` messages below `behind` out, in the order of their offsets; none that
-        is `barred`, nor what follows it of its key.
-        """
-        runs: list[Run] = []
-        aside: list[int] = []
-        mine: set[int] = set()
-        heads, keys, locks = self._heads, self._keys, self._locks
-        while heads and most and (offset := heads[0]) < behind:
-            key = keys.get(offset)
-            if key is None or offset in self._out:
-                heapq.heappop(heads)
-                continue
-            if key not in mine and (key in locks or self._first[key] != offset):
-                heapq.heappop(heads)
-                continue
-            if barred and barred.covers(offset, offset + 1):
-                heapq.heappop(heads)
-                if key not in mine:
-                    aside.append(offset)
-                continue
-            mine.add(key)
-            self._out.add(offset)
-            locks[key] = locks.get(key, 0) + 1
-            following = self._next(offset) if offset in self._following else None
-            if following is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, following)
-            if runs and runs[-1][1] == offset:
-                runs[-1] = (runs[-1][0], offset + 1)
-            else:
-                runs.append((offset, offset + 1))
-            most -= 1
-        for head in aside:
-            heapq.heappush(heads, head)
-        return runs
-
-    def free(self, runs: Iterable[Run]) -> None:
-        """These are not out any more, and not done."""
-        for offset in self._known(runs):
-            if offset in self._out:
-                key = self._keys[offset]
-                self._put_in(offset, key)
-                self._offer(key)
-
-    def done(self, runs: Iterable[Run]) -> None:
-        """These are done, whether they were out or not."""
-        keys, locks, firsts, heads = self._keys, self._locks, self._first, self._heads
-        for offset in chain.from_iterable(range(*run) for run in runs):
-            key = keys.pop(offset, None)
-            if key is None:
-                continue
-            if offset in self._out:
-                self._put_in(offset, key)
-            first: int | None = firsts[key]
-            if first == offset:  # the chain begins with the first message that is not done
-                while first is not None and first not in keys:
-                    first = self._following.pop(first, None)
-                if first is None:
-                    del firsts[key], self._last[key]
-                    continue
-                firsts[key] = first
-            if key not in locks:
-                heapq.heappush(heads, firsts[key])
-
-    def drop_below(self, start: int) -> None:
-        """Messages below `start` are gone."""
-        gone = [(offset, offset + 1) for offset in self._keys if offset < start]
-        self.done(gone)
-
-    def _known(self, runs: Iterable[Run]) -> list[int]:
-        keys = self._keys
-        return [offset for a, b in runs for offset in range(a, b) if offset in keys]
-
-    def _take_out(self, offset: int, key: int) -> None:
-        self._out.add(offset)
-        self._locks[key] = self._locks.get(key, 0) + 1
-
-    def _put_in(self, offset: int, key: int) -> None:
-        self._out.remove(offset)
-        self._locks[key] -= 1
-        if not self._locks[key]:
-            del self._locks[key]
-
-    def _offer(self, key: int) -> None:
-        if key not in self._locks and key in self._first:
-            heapq.heappush(self._heads, self._first[key])
-
-    def _next(self, offset: int) -> int | None:
-        """Return what follows a message of its key and is not done."""
-        following = self._following.get(offset)
-        while following is not None and following not in self._keys:
-            following = self._following.get(following)
-        return following
 
 
 def keys_of(first: int, validity: memoryview | None, hashes: Sequence[int]) -> list[int]:

@@ -126,9 +126,14 @@ class Pickers:
         """What an ack names of live grants will be done."""
         if self.keep_order(record.cluster):
             grants = self._context.state.clusters[record.cluster].grants
-            for fence, first, behind in record.ranges:
-                if fence in grants:
-                    self._of[record.cluster].done(grants[fence].left.within(first, behind))
+            runs = [
+                run
+                for fence, first, behind in record.ranges
+                if fence in grants
+                for run in grants[fence].left.within(first, behind)
+            ]
+            if runs:
+                self._of[record.cluster].done(runs)
 
     def handed_out(self, name: str, fence: int, behind: int) -> None:
         """Of what a cluster was granted last, all below `behind` has left; the rest will not."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress, pairwise
 from typing import Protocol
 
 import msgspec
@@ -26,11 +26,16 @@ from weir.order.clock import STAMP_MAX
 from weir.protocol.client.messages import Fetched
 
 _REFERENCES, _SLICED = int(Columns.REFERENCES), int(Columns.SLICED)
+_ORIGIN = int(Columns.ORIGIN)
+#: Columns of which all rows are split for one.
+_SPLIT_WHOLE = int(Columns.TAG | Columns.TIME | Columns.HEADERS | Columns.ORIGIN | Columns.SLICED)
 _WIDTH = 4
 _HASH = struct.Struct("<I")
 #: Below one message in so many, from the first to the last one, single rows are cheaper than
 #: splitting all of them.
 _RARE = 8
+#: Runs of so many messages on the average are split one by one.
+_LONG = 8
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
@@ -272,15 +277,29 @@ class Picked(Delivered, frozen=True):
 
     def messages(self) -> Iterator[Message]:
         """Split into messages as people read them."""
-        if self._is_rare:
+        if self._is_rare and not self.batch.header.columns & _ORIGIN:
             return self._each()
         first, behind = self.rows[0], self.rows[-1] + 1
-        among = self.opened().messages(self.topic, self.partition, first, behind)
-        return among if len(self.rows) == behind - first else compress(among, self._wanted)
+        if len(self.rows) == behind - first:
+            return self.opened().messages(self.topic, self.partition, first, behind)
+        batch = self.opened()
+        if not batch.header.columns & _SPLIT_WHOLE and len(runs := self._runs) * _LONG <= len(self):
+            return chain.from_iterable(
+                batch.messages(self.topic, self.partition, *run) for run in runs
+            )
+        return compress(batch.messages(self.topic, self.partition, first, behind), self._wanted)
 
     @property
     def _is_rare(self) -> bool:
         return len(self.rows) * _RARE < self.rows[-1] + 1 - self.rows[0]
+
+    @property
+    def _runs(self) -> list[tuple[int, int]]:
+        """The rows as runs [first, behind)."""
+        rows = self.rows
+        ends = [at for at, (one, other) in enumerate(pairwise(rows), 1) if other != one + 1]
+        bounds = [0, *ends, len(rows)]
+        return [(rows[a], rows[b - 1] + 1) for a, b in pairwise(bounds)]
 
     @property
     def _wanted(self) -> bytearray:
@@ -313,6 +332,7 @@ class Picked(Delivered, frozen=True):
                 self.partition,
                 offsets[row],
                 header.stamp,
+                schema=header.schema,
             )
 
 

@@ -29,6 +29,8 @@ WORK = 1.0
 _OF_LEASE = 0.125
 #: Seconds of work that are remembered: a message or two that are quick by chance say little.
 _REMEMBERED = 5.0
+#: So many messages, and as many seconds of work, are assumed before the first one is measured.
+_ASSUMED = 0.25
 
 
 def within(runs: Iterable[Run], first: int, behind: int) -> Iterator[Run]:
@@ -211,8 +213,9 @@ class Acks:
 class Prefetch:
     """How many messages to ask for at a time: what the consumer handles in about a second.
 
-    Begins with single messages, as if each took all of a second, and follows what was measured
-    in the last few seconds of work; `most` is the user's bound.
+    Begins with single messages, as if each took all of a second, which counts as little as a
+    quarter of a message; and follows what was measured in the last few seconds of work. `most` is
+    the user's bound.
     """
 
     __slots__ = ("_done", "_fits", "_most", "_work", "_worked", "size")
@@ -235,7 +238,7 @@ class Prefetch:
         #: How many may be asked for, in parts of a message too; none before it is known.
         self._fits = 0.0
         #: Messages, and the seconds that they took. Both fade.
-        self._done = self._worked = 1.0
+        self._done = self._worked = _ASSUMED
 
     def took(self, messages: int, seconds: float, partitions: int) -> None:
         """Learn that so many messages took so long; each of the `partitions` may grant some."""

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.consumers.keyed import KeyWindow
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 
@@ -194,45 +193,3 @@ def test_the_messages_of_a_key_go_out_in_order(
         program.step()
     program.finish()
     tell(programs=1)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_window_agrees_with_a_list(seed: int) -> None:
-    """The window alone, with what cannot be so easily asked of a broker: free, in any order."""
-    dice = random.Random(seed)
-    window, keys, out, done = KeyWindow(50), {}, set(), set()
-    offset = 0
-    for _ in range(2_000):
-        roll = dice.random()
-        known = [o for o in keys if o not in done]
-        if roll < 0.3 and window.room:
-            keys[offset] = dice.choice((1, 2, 3, -1 - offset))
-            locked = {keys[o] for o in out}
-            is_out = keys[offset] in locked and dice.random() < 0.2
-            window.add(offset, keys[offset], is_out)
-            out |= {offset} if is_out else set()
-            offset += 1
-            more = [
-                dice.choice((1, 2, 3, -2 - offset)) for _ in range(min(roll > 0.2, window.room))
-            ]
-            window.add_all(offset, more)
-            keys.update(enumerate(more, offset))
-            offset += len(more)
-        elif roll < 0.6:
-            locked = {keys[o] for o in out}
-            fit = [o for o in known if keys[o] not in locked]
-            assert window.first() == min(fit, default=None)
-            behind, most = dice.randrange(offset + 1), dice.randint(1, 6)
-            taken = [o for run in window.take(behind, most) for o in range(*run)]
-            assert taken == [o for o in sorted(fit) if o < behind][:most]
-            out |= set(taken)
-        elif roll < 0.8 and known:
-            some = dice.sample(known, min(3, len(known)))
-            window.done([(o, o + 1) for o in some])
-            done |= set(some)
-            out -= set(some)
-        elif out:
-            some = dice.sample(sorted(out), min(3, len(out)))
-            window.free([(o, o + 1) for o in some])
-            out -= set(some)
-        assert len(window) == len(keys) - len(done)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from weir.client.core.delivered_batches import Delivered, Picked
 from weir.client.core.grants import Grant, Run, covers, joined, merged, sorted_out, within, without
 from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.batch_builder import encode
+from weir.model.columns import Origins
 
 sets = st.sets(st.integers(0, 40))
 
@@ -67,6 +70,27 @@ def test_picked_messages_are_those_of_their_rows(rows: set[int]) -> None:
     assert picked.values() == [values[row] for row in sorted(rows)]
     whole = [*part.messages()]
     assert [*picked.messages()] == [whole[row] for row in sorted(rows)]
+
+
+ALIKE = {
+    "values": {},
+    "keys": {"keys": [b"k%d" % (i % 3) for i in range(60)]},
+    "tags": {"tags": ["ab"[i % 2] for i in range(60)]},
+    "origins": {"origins": Origins([5] * 60, [1] * 60, [*range(60)], [7] * 60)},
+}
+
+
+@pytest.mark.parametrize("step", [1, 2, 10])
+@pytest.mark.parametrize("columns", ALIKE.values(), ids=ALIKE)
+def test_picked_messages_are_as_the_whole_batch_has_them(step: int, columns: Any) -> None:
+    """With their origin and their schema, whether many or few of a batch are picked."""
+    rows = (*range(0, 20, step), *range(30, 50, step))
+    whole = encode([b"%d" % i for i in range(60)], group=1, schema=3, **columns)
+    batch = Batch(stamped(whole, 5, 100) + bytes(whole[HEADER_SIZE:]))
+    messages = [*Delivered("t", 0, batch, 100, 160).messages()]
+    picked = Picked("t", 0, batch, 100, 160, rows)
+    assert [*picked.messages()] == [messages[row] for row in rows]
+    assert messages[0].schema == 3
 
 
 def test_what_has_expired_is_left_out_and_told() -> None:
