@@ -65,13 +65,14 @@ class _Gathering:
 
     def __init__(self) -> None:
         """Nobody waits."""
-        #: When the first one began to wait, and when a key became free last; 0: nobody waits.
-        self._began_ms = self._freed_ms = 0
+        #: When the first one began to wait; None while nobody does. When a key became free last.
+        self._began_ms: int | None = None
+        self._freed_ms = 0
         self._paused_until_ms = 0
 
     def helped(self) -> None:
         """What may be granted lies close."""
-        self._began_ms = 0
+        self._began_ms = None
 
     def freed(self, now_ms: int) -> None:
         """Keys may have become free."""
@@ -81,11 +82,11 @@ class _Gathering:
         """Return whether a pull waits, of what lies apart."""
         if now_ms < self._paused_until_ms:
             return False
-        if not self._began_ms:
+        if self._began_ms is None:
             self._began_ms = self._freed_ms = now_ms
         if now_ms - self._freed_ms < _GATHER_MS and now_ms - self._began_ms < _GATHER_MOST_MS:
             return True
-        self._began_ms, self._paused_until_ms = 0, now_ms + _GATHER_AGAIN_MS
+        self._began_ms, self._paused_until_ms = None, now_ms + _GATHER_AGAIN_MS
         return False
 
 
