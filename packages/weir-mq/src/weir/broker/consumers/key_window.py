@@ -248,6 +248,10 @@ class KeyWindow:
         """Return how many messages below `behind` may be taken, `most` at most."""
         return sum(hi - lo for _, lo, hi in self._find(behind, most)[0])
 
+    def known(self, first: int, behind: int) -> int:
+        """Return how many messages in [first, behind) lie in blocks of which some are not done."""
+        return sum(hi - lo for _, lo, hi in self._spans([(first, behind)]))
+
     def take(self, behind: int, most: int, barred: Ranges | None = None) -> list[Run]:
         """Take up to `most` messages below `behind` out, in the order of their offsets; none that
         is `barred`, nor what follows it of its key.

@@ -47,10 +47,11 @@ _ROOM_PART = 4
 #: A grant spans at most so many times the messages that were asked for, or so many.
 _SPAN, _SPAN_LEAST = 16, 1_024
 #: Whoever asks for so many messages, and waits for them so long, is granted so large a part of them
-#: within so many times as many; else it waits while keys become free, one within so long after the
-#: other, and so long at most. Where that did not help, nobody waits for it for a while.
+#: within so many times as many, if nearly as many are there; else it waits while keys become free,
+#: one within so long after the other, and so long at most. Where that did not help, nobody waits
+#: for it for a while.
 _MANY, _PATIENT_MS = 64, 500
-_DENSE_PART, _DENSE = 0.75, 3
+_DENSE_PART, _DENSE, _THERE = 0.75, 3, 2
 _GATHER_MS, _GATHER_MOST_MS, _GATHER_AGAIN_MS = 50, 400, 2_000
 
 
@@ -61,7 +62,7 @@ class _Gathering:
     wait while keys become free, and not for those of a consumer that is slow.
     """
 
-    __slots__ = ("_began_ms", "_freed_ms", "_paused_until_ms")
+    __slots__ = ("_began_ms", "_freed_ms", "_paused_until_ms", "_waiting")
 
     def __init__(self) -> None:
         """Nobody waits."""
@@ -69,6 +70,8 @@ class _Gathering:
         self._began_ms: int | None = None
         self._freed_ms = 0
         self._paused_until_ms = 0
+        #: How many messages the last one that waits asks for, and when that was found.
+        self._waiting = (0, 0)
 
     def helped(self) -> None:
         """What may be granted lies close."""
@@ -77,14 +80,23 @@ class _Gathering:
     def freed(self, now_ms: int) -> None:
         """Keys may have become free."""
         self._freed_ms = now_ms
+        self._waiting = (0, 0)
 
-    def goes_on(self, now_ms: int) -> bool:
-        """Return whether a pull waits, of what lies apart."""
+    def is_known(self, most: int, now_ms: int) -> bool:
+        """Return whether a pull of so many waits as one does that asks for no more: many may, and
+        each would have to look at what there is.
+        """
+        least, found_ms = self._waiting
+        return found_ms == now_ms and 0 < least <= most
+
+    def goes_on(self, most: int, now_ms: int) -> bool:
+        """Return whether a pull of so many waits, as what there is lies apart."""
         if now_ms < self._paused_until_ms:
             return False
         if self._began_ms is None:
             self._began_ms = self._freed_ms = now_ms
         if now_ms - self._freed_ms < _GATHER_MS and now_ms - self._began_ms < _GATHER_MOST_MS:
+            self._waiting = (most, now_ms)
             return True
         self._began_ms, self._paused_until_ms = None, now_ms + _GATHER_AGAIN_MS
         return False
@@ -122,6 +134,7 @@ class KeyedPicker(Picker):
         there = window.idle + max(self._context.state.decided_offset - self._looked, 0)
         most = min(share(request.max_messages, there, queue), GRANT_RUNS_MAX)
         if self._gathers(first, most, request):
+            self.is_barred = True
             return None
         runs = self._take(first, most, barred)
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
@@ -138,17 +151,22 @@ class KeyedPicker(Picker):
         """Whether a pull waits for keys that are out (`_Gathering`); if it does not, as much is
         looked into as it may be granted of.
         """
-        behind, found = first + _DENSE * most, self._window.takeable(first + _DENSE * most, most)
+        gathering, window = self._gathering, self._window
+        behind, now_ms = first + _DENSE * most, self._context.time.monotonic_ms()
+        is_patient = most >= _MANY and request.wait_ms >= _PATIENT_MS
+        if is_patient and gathering.is_known(most, now_ms):
+            return True
+        found = window.takeable(behind, most)
         if (
-            found < _DENSE_PART * most
-            and most >= _MANY
-            and request.wait_ms >= _PATIENT_MS
+            is_patient
+            and found < _DENSE_PART * most
             and self._looked >= behind
+            and window.known(first, behind) >= _THERE * most
         ):
-            if self._gathering.goes_on(self._context.time.monotonic_ms()):
+            if gathering.goes_on(most, now_ms):
                 return True
-        else:
-            self._gathering.helped()
+        elif is_patient:
+            gathering.helped()
         if found < most:
             self._look_ahead(max(_SPAN * most, _SPAN_LEAST))
         return False

@@ -272,7 +272,8 @@ class Picker:
         self._name = name
         #: What it leaves out.
         self.unwanted = Unwanted(context, name, tags)
-        #: Whether the last `pick` passed by messages because their peer works on them already.
+        #: Whether the last `pick` passed by messages that others may be granted: their peer works
+        #: on them already, or waits for more.
         self.is_barred = False
 
     @property

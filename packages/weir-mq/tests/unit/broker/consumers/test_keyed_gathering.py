@@ -19,26 +19,31 @@ MOST = 400
 class Shift:
     """A topic whose keys come in turn, and eight consumers that hold a part of the keys each."""
 
-    def __init__(self, rig: Any, wait_ms: int = 20_000, messages: int = 8_000) -> None:
+    def __init__(
+        self, rig: Any, wait_ms: int = 20_000, messages: int = 8_000, tagged: int = 0
+    ) -> None:
+        """Only the first `tagged` of each batch have the tag that the cluster wants, if any."""
         self.rig, self.wait_ms = rig, wait_ms
+        self.tags = ("a",) if tagged else ()
+        tags = ["a" if n < tagged else "b" for n in range(KEYS)] if tagged else None
         for session in (1, *range(2, 10), *WAITERS):
             rig.connect(session)
         self.info = rig.topic(1)
         producer = rig.answer(1, m.OpenProducer())
         for first in range(0, messages, KEYS):
             keys = [b"%d" % key for key in range(KEYS)]
-            batch = rig.batch(self.info, producer, first, *[b"x"] * KEYS, keys=keys)
+            batch = rig.batch(self.info, producer, first, *[b"x"] * KEYS, keys=keys, tags=tags)
             assert isinstance(rig.answer(1, batch), m.Confirm)
         self.fences = {}
-        for session in range(2, 10):
+        for session in range(2, 2 + (tagged or KEYS) // PART):
             self.pull(session, PART)
             (granted,) = self.granted(session)
             assert (granted.next_offset - granted.offset, granted.runs) == (PART, ())
             self.fences[session] = granted
 
     def pull(self, session: int, most: int = MOST) -> None:
-        address = self.info.addresses[0]
-        pull = m.Pull(address, "crew", most, 1 << 20, self.wait_ms, 30_000, Mode.KEYED)
+        address, tags = self.info.addresses[0], self.tags
+        pull = m.Pull(address, "crew", most, 1 << 20, self.wait_ms, 30_000, Mode.KEYED, tags=tags)
         self.rig.ask(session, pull)
         self.rig.settle()
 
@@ -87,6 +92,23 @@ def test_keys_that_are_long_in_coming_are_not_waited_for(rig: Any) -> None:
     assert shift.granted(WAITERS[2]) == []
     shift.finish(5)
     assert shift.granted(WAITERS[2])[0].runs[0] == (1_000, 1_200)
+
+
+def test_who_asks_for_little_does_not_wait_behind_those_who_wait(rig: Any) -> None:
+    shift = Shift(rig)
+    for session in WAITERS[:2]:
+        shift.pull(session)
+    shift.finish(2)
+    shift.pull(WAITERS[2], 1)
+    assert [len(shift.granted(session)) for session in WAITERS] == [0, 0, 1]
+
+
+def test_messages_that_a_cluster_does_not_want_do_not_count(rig: Any) -> None:
+    """Else all that it wants would lie apart, whichever keys are out."""
+    shift = Shift(rig, tagged=200)
+    shift.pull(WAITERS[0])
+    shift.finish(2)
+    assert len(shift.granted(WAITERS[0])) == 1
 
 
 def test_nobody_waits_for_ever_while_one_key_after_the_other_becomes_free(rig: Any) -> None:
