@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,8 +159,11 @@ def latency(
     replicas: Replicas = 1,
     tls: Annotated[
         bool,
-        typer.Option("--tls", help="Run it again by TLS, and say how much longer that takes."),
+        typer.Option("--tls", help="Measure a node by TLS as well: how much longer that takes."),
     ] = False,
+    turns: Annotated[
+        int, typer.Option(help="Measure in so many parts; with --tls, by turns without and with.")
+    ] = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -173,24 +177,25 @@ def latency(
 
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.runs import record as keep
-        from weir_lab.bench.latency import Settings, beside_plain, measure
+        from weir_lab.bench.latency import Settings, beside_plain, measure_by_turns
         from weir_lab.bench.sides.fleets import running_certified
         from weir_lab.bench.sides.own import running_own
 
         plan = Settings(
-            lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)
-        )
+            lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest),
+            turns=turns,
+        )  # fmt: skip
         plan.check()
         plans = [plan, replace(plan, tls=True)] if tls else [plan]
     schema = "weir.bench.latency/1"
     results: list[LatencyResult] = []
-    with stop_as_by_ctrl_c():
-        for plan in plans:
-            running = running_certified if plan.tls else running_own
-            with running(folder, replicas) as side:
-                result, samples = run(measure(side, plan))
-            results.append(beside_plain(result, results[0]) if plan.tls else result)
-            keep(record, schema, plan, results[-1], samples)
+    with stop_as_by_ctrl_c(), ExitStack() as stack:
+        running = [running_certified if plan.tls else running_own for plan in plans]
+        sides = [stack.enter_context(one(folder, replicas)) for one in running]
+        found = run(measure_by_turns([*zip(sides, plans, strict=True)]))
+    for plan, (result, samples) in zip(plans, found, strict=True):
+        results.append(beside_plain(result, results[0]) if plan.tls else result)
+        keep(record, schema, plan, results[-1], samples)
     finish(
         schema, plans, results, "confirm_p50_ms", most=True, as_json=as_json, show=_show_latency
     )  # fmt: skip

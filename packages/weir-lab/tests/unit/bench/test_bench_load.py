@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,8 +20,8 @@ from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.sides.device_logins import Auth
 from weir_lab.bench.sides.devices import BurstPlan, Crowd
-from weir_lab.bench.sides.fleets import running_for
-from weir_lab.bench.sides.own import Own, Receiving, running_own
+from weir_lab.bench.sides.fleets import running_certified, running_for
+from weir_lab.bench.sides.own import Own, OwnLone, Receiving, running_own
 from weir_lab.bench.sides.side import Take, topic_name
 
 
@@ -125,6 +125,36 @@ def test_latencies_stand_beside_the_disks_own(own: Own) -> None:
     assert (result.fdatasync_p50_ms or 0) > 0
 
 
+def test_two_sides_are_measured_by_turns_and_all_their_parts_count() -> None:
+    settings = latency.Settings(lone=20, rate=100, seconds=0.4, turns=2)
+    begun: list[str] = []
+
+    class Named(Own):
+        @asynccontextmanager
+        async def lone(self, topic: str, size: int) -> AsyncIterator[OwnLone]:
+            begun.append(f"{self.label} {topic}")
+            async with super().lone(topic, size) as found:
+                yield found
+
+    with running_own() as plain, running_certified(None, 1) as secure:
+        sides = [Named(one.node, url=one.url) for one in (plain, secure)]
+        for side, label in zip(sides, ("plain", "tls"), strict=True):
+            side.label = label
+        plans = [(sides[0], settings), (sides[1], msgspec.structs.replace(settings, tls=True))]
+        found = run(latency.measure_by_turns(plans))
+    # Lone ones, then those at a rate; who was last is first in the next turn.
+    turns = [("plain", 1), ("plain", 2), ("tls", 1), ("tls", 2)]
+    turns += [("tls", 3), ("tls", 4), ("plain", 3), ("plain", 4)]
+    assert begun == [f"{label} {topic_name(number)}" for label, number in turns]
+    for result, samples in found:
+        assert result.clean
+        assert result.messages == 40
+        assert (len(samples.confirm_ms), len(samples.delivery_ms)) == (20, 40)
+    assert [result.tls for result, _ in found] == [False, True]
+    more = latency.beside_plain(found[1][0], found[0][0]).tls_delivery_more_ms
+    assert more == (found[1][0].delivery_p50_ms or 0) - (found[0][0].delivery_p50_ms or 0)
+
+
 def test_a_flow_that_does_not_end_says_how_far_it_got(own: Own) -> None:
     counts = shared_out(3_000_000, 1)
     with pytest.raises(WeirError, match=r"within 0\.05 s"):
@@ -156,6 +186,7 @@ def test_a_node_that_dies_fails_the_flow(own: Own) -> None:
         (burst.Settings(0), "devices=0"),
         (burst.Settings(over_s=0), "over and deadline"),
         (latency.Settings(lone=0), "lone, rate"),
+        (latency.Settings(lone=2, turns=3), "turns=3"),
         (latency.Settings(size=3), "size=3"),
     ],
 )
