@@ -63,6 +63,13 @@ class TlsEngine:
         self._incoming.write(data)
         return whole
 
+    def feed_alone(self, data: bytes) -> bool:
+        """Take bytes if they are one whole record; else return False, and take nothing."""
+        if not self._records.take_alone(data):
+            return False
+        self._incoming.write(data)
+        return True
+
     def shake(self) -> bool:
         """Go on with the handshake; return whether it is done."""
         tls = self._begin()

@@ -65,6 +65,18 @@ class Records:
                 self.partial = 0
         return whole
 
+    def take_alone(self, data: bytes) -> bool:
+        """Count bytes that are one whole record, as most reads are; else return False, and count
+        nothing.
+        """
+        size = len(data) - _HEADER_BYTES
+        if self.partial or not 0 < size <= _BODY_BYTES_MAX or data[3] << 8 | data[4] != size:
+            return False
+        if data[0] not in _KINDS or data[1] != _MAJOR:
+            return False
+        self.silent += len(data)
+        return True
+
     def check_flood(self) -> None:
         """Raise `RemoteProtocolError` if too much came that was for TLS alone."""
         if self.silent > SILENT_BYTES_MAX:

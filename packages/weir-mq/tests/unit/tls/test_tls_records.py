@@ -33,6 +33,42 @@ def test_records_are_counted_however_they_are_cut(sizes: list[int], cuts: list[i
     assert records.partial == 0
 
 
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=8),
+    st.lists(st.integers(1, 400), min_size=1, max_size=12),
+)
+def test_a_record_alone_is_counted_as_others_are(sizes: list[int], cuts: list[int]) -> None:
+    """`take_alone` takes what is one whole record and nothing else, and then counts as `take`."""
+    data = b"".join(map(record, sizes))
+    short, long, at, n, whole = Records(), Records(), 0, 0, 0
+    ends = {sum(5 + size for size in sizes[:count]): count for count in range(len(sizes) + 1)}
+    while at < len(data):
+        # Often up to the end of a record, for else none comes alone.
+        end = next(end for end in ends if end > at) if n % 2 == 0 else at + cuts[n % len(cuts)]
+        piece = data[at : min(end, len(data))]
+        n += 1
+        is_alone = at in ends and ends.get(at + len(piece)) == ends[at] + 1
+        assert short.take_alone(piece) == is_alone
+        whole += 1 if is_alone else short.take(piece)
+        long.take(piece)
+        assert (short.partial, short.silent) == (long.partial, long.silent)
+        at += len(piece)
+    assert whole == len(sizes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x13" + record(9)[1:], b"\x17\x02" + record(9)[2:], record(0), record(RECORD_BYTES + 2_049)],
+    ids=["kind", "version", "empty", "long"],
+)
+def test_what_is_no_record_is_not_taken_alone(data: bytes) -> None:
+    records = Records()
+    assert not records.take_alone(data)
+    assert records.silent == 0
+    with pytest.raises(RemoteProtocolError):
+        records.take(data)
+
+
 @pytest.mark.parametrize(
     "data",
     [
