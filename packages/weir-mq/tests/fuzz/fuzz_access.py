@@ -13,6 +13,7 @@ with 1.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import resource
@@ -420,6 +421,7 @@ def main() -> int:
                 traceback.print_exc()
                 print(json.dumps({"fuzzer": name, "seed": seed, "crashes": 1}))
                 return 1
+            gc.collect()  # brokers refer to themselves: else what nobody uses counts as growth
             counts[name] += count
             outcomes.update({f"{name} {kind}": times for kind, times in found.items()})
         if seed - chosen.seed == chosen.seeds // 10:
