@@ -285,3 +285,16 @@ def test_a_handshake_without_end_ends_at_64_kib(serving: ServerTls) -> None:
         came += 27
         assert came <= SILENT_BYTES_MAX + 60
     assert not server.host.shook
+
+
+def test_who_has_closed_is_told_no_more(serving: ServerTls, client: ssl.SSLContext) -> None:
+    """Neither of what comes as one record, nor of what comes with others."""
+    for values in ((b"one",), (b"one", b"two")):
+        server, caller = shaken(serving, client)
+        caller.tls.write(b"before")
+        server.tls.data_received(caller.wire.take())
+        for one in values:
+            caller.tls.write(one)
+        server.tls.close()
+        server.tls.data_received(caller.wire.take())
+        assert server.heard.data == b"before"
