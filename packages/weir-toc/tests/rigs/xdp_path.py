@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ class PathInTests:
         self.sent: list[bytes] = []
         self._number = 0
         self._named: set[int] = set()
+        self._routed: set[int] = set()
+        #: From where frames came, as the kernel notes who asked when.
+        self._heard: set[int] = set()
         self.words[at.IP] = int.from_bytes(OWN_IP, "little")
         self.words[at.UDP_PORT] = int.from_bytes(OWN_PORT.to_bytes(2, "big"), "little")
         loaded.maps["outputs"].set(DEVICE, struct.pack("=Ii", DEVICE, 0))
@@ -52,6 +56,11 @@ class PathInTests:
             self.words[number] = 0
         for neighbour in [*self._named]:
             self.name(neighbour, None)
+        for rack in self._routed:
+            self.route(rack, 0, 0)
+        for address in self._heard:
+            with contextlib.suppress(OSError):  # only who joins is noted
+                self.loaded.maps["asked"].delete(address)
 
     def execute(self, now: int, changes: Sequence[at.Change]) -> None:
         self._number += 1
@@ -107,10 +116,12 @@ class PathInTests:
         self.leader = leader
 
     def route(self, rack: int, down: int, up: int) -> None:
+        self._routed.add(rack)
         self.loaded.maps["routes"].set(rack, struct.pack("=QQ", down, up))
 
     def run(self, now: int, frame: bytes, behind: int) -> kernel.TestRun:
         self.loaded.maps["ports"].set(DEVICE, at.port(behind, None))
+        self._heard.add(int.from_bytes(frame[26:30], "little"))
         self.words[at.NOW] = now
         self.words[at.READ_AT] = (1 << 63) - 1  # no time has passed since
         return self.loaded.test("forward", frame)

@@ -52,8 +52,9 @@ pytestmark = needs_bpf
 Make = Callable[..., Twins]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def loaded() -> Iterator[kernel.Loaded]:
+    """The program, which the kernel looks at for half a second when it is loaded."""
     with kernel.Loaded(
         for_tests(kernel.read_object(kernel.OBJECT.read_bytes())), for_tests=True
     ) as one:
