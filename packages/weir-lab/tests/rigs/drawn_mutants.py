@@ -6,10 +6,10 @@ So every change plays others. `make test-slow` plays the rest.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,8 @@ import weir_lab
 import weir_raft
 import weir_toc
 from weir_lab.sim.mutants.planting import Mutant
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 
 @cache
@@ -54,6 +56,20 @@ def seeds_of(count: int, *failed: Any) -> list[Any]:
         )
         for one in failed
     ]
+
+
+def one_in(count: int) -> Callable[[Test], Test]:
+    """Let `make test` play a test once in `count` changes of the code, and else leave it out.
+
+    For what others prove as well: a world that once broke a promise is another run with every
+    change, and that a seed replays is shown for one node and for three in any case.
+    """
+
+    def mark(test: Test) -> Test:
+        first = hashlib.sha256(code_digest() + test.__name__.encode()).digest()[0]
+        return pytest.mark.slow(test) if first % count else test
+
+    return mark
 
 
 def drawn(names: Sequence[str], count: int) -> list[str]:

@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir.protocol.client import messages as m
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.requests import AnswerRoom
@@ -17,7 +18,7 @@ from weir.relay_node.sessions import ReaderSession
 from weir_lab.sim.run import run_drawn, run_seed, run_seeds
 from weir_lab.sim.shape import NODE_TIERS, SET_TIERS
 
-SEEDS = int(os.environ.get("WEIR_RELAY_NODE_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_RELAY_NODE_SEEDS", "4"))
 
 
 @pytest.mark.timeout(120 + 15 * SEEDS)
@@ -51,6 +52,7 @@ def test_readers_and_consumers_are_answered_by_relays(monkeypatch: pytest.Monkey
     assert answered[m.Acked] >= 20
 
 
+@one_in(3)
 @pytest.mark.timeout(120)
 def test_a_seed_with_relays_replays_to_the_byte() -> None:
     first, again = (run_seed(5, NODE_TIERS).trace_hash for _ in range(2))

@@ -13,7 +13,7 @@ from weir.testing.simulator.world import MS
 from weir_lab.sim.run import run_seeds
 from weir_lab.sim.shape import Shape
 
-SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "4"))
 SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir_lab.sim.checkers.applications import SchemaNamed
 from weir_lab.sim.history import History
 from weir_lab.sim.observations import Typed
@@ -34,12 +35,14 @@ def test_a_number_stands_for_one_version_and_may_be_named_at_once() -> None:
     assert at_stake > SEEDS // 2
 
 
+@one_in(3)
 def test_a_version_is_not_looked_for_where_it_is_not_known_yet() -> None:
     """A node that was cut off listed versions, and described a topic, without the newest one."""
     outcome = run_seed(5, SET)
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 def test_a_consumer_that_gave_up_pulls_by_another_connection() -> None:
     """One that was cancelled while it told an error pulled on by the same connection: in order, it
     was granted what lay behind a message that it did not know it had.

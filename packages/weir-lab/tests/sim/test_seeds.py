@@ -13,7 +13,7 @@ import weir
 from rigs.drawn_mutants import seeds_of
 from weir_lab.sim.run import run_seed, run_seeds
 
-SEEDS = int(os.environ.get("WEIR_SEEDS", "10"))
+SEEDS = int(os.environ.get("WEIR_SEEDS", "5"))
 FIRST = int(os.environ.get("WEIR_FIRST_SEED", "0"))
 SOURCE = Path(weir.__file__).parents[1]
 
@@ -68,16 +68,14 @@ def test_a_seed_replays_to_the_byte() -> None:
 
 
 def test_the_trace_does_not_hang_on_the_hash_seed() -> None:
-    traces = set()
-    for hash_seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SOURCE)}
-        child = subprocess.run(
-            [sys.executable, "-c", TRACES],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        traces.add(child.stdout)
-    assert len(traces) == 1
+    # This process has a hash seed of its own.
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(SOURCE)}
+    child = subprocess.run(
+        [sys.executable, "-c", TRACES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert child.stdout.strip() == str([one.trace_hash for one in run_seeds(40, 4)])

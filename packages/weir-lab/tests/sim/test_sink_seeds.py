@@ -18,7 +18,7 @@ from weir_lab.sim.shape import NODE_READS, SET_READS
 
 pytest.importorskip("pyarrow")
 
-SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "3"))
+SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "2"))
 NODE = replace(NODE_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
 SET = replace(SET_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
 
