@@ -26,7 +26,8 @@ def relays() -> Iterator[list[RelayProcess]]:
         one.kill()
 
 
-@pytest.mark.parametrize("mode", ["shared", "keyed"])
+# Of consumers by key a relay holds what it holds of those that share, and windows of keys besides.
+@pytest.mark.parametrize("mode", [pytest.param("shared", marks=pytest.mark.slow), "keyed"])
 def test_the_relay_of_consumers_at_work_is_killed(
     tmp_path: Path, relays: list[RelayProcess], mode: ConsumerMode
 ) -> None:
