@@ -1,6 +1,7 @@
 """Worlds in which the client as it ships publishes, reads, consumes and scatters.
 
-WEIR_CLIENT_SEEDS says how many are played of one node, and of three nodes half as many, but one.
+WEIR_CLIENT_SEEDS says how many are played of one node, and of three nodes half as many, but
+at least one.
 """
 
 from __future__ import annotations

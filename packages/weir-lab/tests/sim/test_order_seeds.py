@@ -4,7 +4,7 @@ The many seeds of `test_set_seeds.py` are read in total order. WEIR_UNORDERED_SE
 are played in which nobody does, WEIR_SCATTER_SEEDS how many of one node where clients scatter, and
 WEIR_ENDING_SEEDS how many of one node where a partition ends; of a set, a fourth of those.
 WEIR_SINK_WORLDS says how many are played of one node where queries write; of a set, a fourth,
-but one.
+but at least one.
 """
 
 from __future__ import annotations

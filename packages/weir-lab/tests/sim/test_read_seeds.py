@@ -1,6 +1,7 @@
 """Worlds in which Spark's source reads, and `weir tail`, `sub` and `work` run, as they ship.
 
-WEIR_READ_SEEDS says how many are played of one node, and of three nodes a quarter as many, but one.
+WEIR_READ_SEEDS says how many are played of one node, and of three nodes a quarter as many,
+but at least one.
 """
 
 from __future__ import annotations
