@@ -15,6 +15,7 @@ from weir_lab.barriers.faults import (
     Hasty,
     Unstamped,
     by_the_new_half,
+    with_the_learners,
     without_an_entry_of_its_own_term,
     without_the_own_promise,
 )
@@ -148,6 +149,25 @@ def new_half(actor: type[OrderedActor]) -> None:
     group.publish(2)
 
 
+def promise_of_a_learner(actor: type[OrderedActor]) -> None:
+    """The leader and a learner promise, and the other voters elect somebody without them."""
+    group = _group(actor, (1, 2, 3), spare=(4,))
+    _bounds(group)
+    for id in (2, 3):
+        group.of(id).wall_ms -= HOUR_MS
+    group.elect(1)
+    group.of(1).change(raft.Change(add_learners=(4,)))
+    group.flow()
+    group.keep_apart((1, 4), (2, 3))
+    for _ in range(4):
+        group.of(1).tick(50)
+        group.flow()
+    group.promise(1)
+    group.of(1).crash(group.dice)
+    group.elect(2)
+    group.publish(2)
+
+
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """The part that is missing is the actor's."""
 
@@ -162,6 +182,7 @@ SCRIPTS: dict[Script, tuple[type[OrderedActor], Patch]] = {
     promise_of_the_next_leader_itself: (OrderedActor, without_the_own_promise),
     membership: (Unstamped, _nothing),
     new_half: (OrderedActor, by_the_new_half),
+    promise_of_a_learner: (OrderedActor, with_the_learners),
 }
 
 

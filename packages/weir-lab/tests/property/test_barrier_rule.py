@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 
 import pytest
 
 from weir.cli.main import main
-from weir_lab.barriers.actor import OrderedActor
+from weir_lab.barriers.actor import BarrierChecks, OrderedActor
 from weir_lab.barriers.faults import ACTORS, PATCHES
 from weir_lab.barriers.rehearsal import Explorer
 
 SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "50"))
 FAULT_SEEDS = int(os.environ.get("WEIR_BARRIER_FAULTS", "200"))
 #: Seeds that find what is missing, where it takes hundreds to find one.
-KNOWN = {"Forgetful": 4, "Hasty": 520, "Unstamped": 1016}
+KNOWN = {"Forgetful": 4, "Hasty": 520, "Unstamped": 1016, "with_the_learners": 1065}
 #: It takes thousands of seeds to find these; the scripts of `test_barrier_counterexamples.py` show
 #: each in one.
 RARE = ("without_an_entry_of_its_own_term", "by_the_new_half")
@@ -64,6 +65,18 @@ def test_what_was_explored_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert (told["seeds"], told["broken"]) == (2, 0)
     assert told["committed"] > 0
+
+
+def test_seconds_are_those_of_one_core(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def displaced(self: Explorer) -> BarrierChecks:
+        time.sleep(1.0)  # as if another process had the core
+        return self.barriers
+
+    monkeypatch.setattr(Explorer, "explore", displaced)
+    assert main(["sim", "barriers", "--seeds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] < 0.9
 
 
 def test_a_seed_that_breaks_is_told(

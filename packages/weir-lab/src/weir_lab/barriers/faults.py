@@ -14,6 +14,7 @@ from weir_raft.config import Promise
 from weir_raft.core import Core
 from weir_raft.election import Candidate
 from weir_raft.groups import multi
+from weir_raft.groups.multi import Multi
 from weir_raft.groups.slots import GroupSlot, GroupSlots
 from weir_raft.leader import Leader
 from weir_raft.membership import VoteResult
@@ -125,6 +126,31 @@ def by_the_new_half(patch: Patching) -> None:
     patch.setattr(GroupSlots, "lead", lead)
 
 
+def with_the_learners(patch: Patching) -> None:
+    """The promises of learners count towards the majority of the voters."""
+    honest = Multi.fenced
+
+    def fenced(self: Multi, group: int) -> int:
+        fence, slot = honest(self, group), self._slots.all[group]
+        leader = slot.established
+        if leader is None or leader is not slot.node.core.state or not slot.peers:
+            return fence
+        own = min(self.fence_bound, self.fence_asked)
+        contacts = [leader.members[id].contact for id in slot.node.configuration.learners]
+        learners = [
+            link.outward.promises(group)
+            for link in self._slots.links.values()
+            if any(link.outward.contact is contact for contact in contacts)
+        ]
+        fences = []
+        for half in slot.halves:
+            promised = [link.outward.promises(group) if link else own for link in half]
+            fences.append(sorted(promised + learners, reverse=True)[len(half) // 2])
+        return min(fences)
+
+    patch.setattr(Multi, "fenced", fenced)
+
+
 def without_the_own_promise(patch: Patching) -> None:
     """A new leader does not count what it promised itself (counterexample 2)."""
     honest = Candidate.voted
@@ -157,6 +183,7 @@ ACTORS: dict[str, type[OrderedActor]] = {
 PATCHES = {
     patch.__name__: patch
     for patch in (
-        without_an_entry_of_its_own_term, by_the_new_half, without_the_own_promise, unsaid,
+        without_an_entry_of_its_own_term, by_the_new_half, with_the_learners,
+        without_the_own_promise, unsaid,
     )
 }  # fmt: skip

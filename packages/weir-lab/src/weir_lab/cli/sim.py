@@ -266,7 +266,7 @@ def barriers(
     from weir.cli.output import print_json, print_table
     from weir_lab.barriers.rehearsal import Explorer
 
-    began = time.monotonic()
+    began = time.process_time()
     promised = broken = committed = 0
     for one in range(seed, seed + seeds):
         try:
@@ -277,7 +277,7 @@ def barriers(
             continue
         promised += checks.promised
         committed += checks.committed_through
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(time.process_time() - began, 3)
     if as_json:
         counts = {"seeds": seeds, "broken": broken, "promised": promised, "committed": committed}
         results = {**counts, "seconds": seconds}

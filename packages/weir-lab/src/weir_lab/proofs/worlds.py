@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weir_lab.barriers.faults import ACTORS, PATCHES
 from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, tests
 from weir_lab.sim.checkers.exercised import OF_SETS
 from weir_lab.sim.mutants.registry import MUTANTS
@@ -122,7 +123,7 @@ OF_WORLDS = (
         "a violation",
         "{TESTS:WEIR_BARRIER_FAULTS}",
         {"rules": Figure("rules"), "seeds until found, most": Figure("seeds", whole="most")},
-        Goal("rules", "≥", 12),
+        Goal("rules", "≥", len(ACTORS) + len(PATCHES)),
         seconds=120,
         WEIR_BARRIER_FAULTS="10000",
     ),
