@@ -104,6 +104,10 @@ PRINTING = (f"{TOC}cli.py", "cli/", "spark/jobs")
 # Each pattern is spelt so that it does not match itself.
 MARKER = re.compile(r"\b(T[O]DO|FI[X]ME|X[X]X|HA[C]K|NotImplemented[E]rror)\b|pragma: no[ ]cover")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root)/")
+#: A kernel's version with a suffix of who built it, where only the processor may follow.
+LOCAL_KERNEL = re.compile(
+    r"\bLinux[- ]\d[\d.]*-(?!(?:x86_64|aarch64|arm64|armv\w+|ppc64le|riscv64|s390x)\b)[\w.-]+"
+)
 PACKAGE_INDEX = re.compile(
     r"pypi\.org|pythonhosted\.org|--(?:extra-)?index-url|\bindex-url\s*=|https?://\S*/simple\b"
 )
@@ -366,6 +370,11 @@ def machine_paths(root: Path) -> Iterator[str]:
         yield from matches(name, text, MACHINE_PATH, "a path of one machine:")
 
 
+def local_kernels(root: Path) -> Iterator[str]:
+    for name, text in kept_texts(root):
+        yield from matches(name, text, LOCAL_KERNEL, "a kernel's local name:")
+
+
 def package_indexes(root: Path) -> Iterator[str]:
     for name, text in kept_texts(root):
         yield from matches(name, text, PACKAGE_INDEX, "a package index address:")
@@ -531,6 +540,10 @@ def test_no_file_names_a_machine_path() -> None:
     assert not complaints(machine_paths)
 
 
+def test_no_file_names_a_local_kernel() -> None:
+    assert not complaints(local_kernels)
+
+
 def test_no_file_names_a_package_index() -> None:
     assert not complaints(package_indexes)
 
@@ -615,6 +628,11 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     decisions_out_of_order: ("docs/adr/0007-b.md", "# 0007: b\n", "the next number is 0000"),
     modules_without_docstring: (f"{WEIR}storage/a.py", "x = 1\n", "a.py: no module docstring"),
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
+    local_kernels: (
+        "docs/a.jsonl",
+        f'{{"a":"Linux-6.1.0-x86_64"}}\n{{"a":"{"Linux"}-6.1.0-17-x86_64"}}\n',
+        "docs/a.jsonl:2: a kernel's local name: 'Linux-",
+    ),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
     modules_that_are_gone: ("docs/ARCHITECTURE.md", "see `cli.gone`", "no module cli.gone"),
