@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fnmatch
 import json
 import os
 import signal
@@ -217,7 +218,7 @@ def _up(options: argparse.Namespace) -> int:
     _marks(options)
     Place(options.place).check(tree.topology, -(-options.hosts // options.racks))
     if options.folder is not None:
-        _make_folder(options.folder)
+        _make_folder(options.folder, "controller-*")
     config = NetConfig(Place(options.place), options.members, options.interval_ms,
                        options.loss / 100, options.folder, options.json, options.drain_mbit,
                        options.mark_bytes)  # fmt: skip
@@ -225,11 +226,18 @@ def _up(options: argparse.Namespace) -> int:
     return 0
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, own: str) -> None:
+    """Make a folder. Raises `TocError` for one with files of which no name matches `own`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        names = sorted({one.name for one in folder.iterdir()} - {"lost+found"})
     except OSError as error:
         raise TocError(f"--folder {folder} cannot be made: {error.strerror}") from error
+    if names and not fnmatch.filter(names, own):
+        raise TocError(
+            f"--folder {folder} holds other files ({', '.join(names[:3])}) and no log of a "
+            "controller: give an empty folder, or one that does not exist yet"
+        )
 
 
 def _check_interval(interval_ms: float) -> None:
@@ -247,7 +255,7 @@ def _controller(options: argparse.Namespace) -> int:
     founding = Founded(*shape, int(options.interval_ms * 1_000_000), options.place,
                        *_marks(options))  # fmt: skip
     listen = _address("--listen", options.listen) if options.listen else None
-    _make_folder(options.folder)
+    _make_folder(options.folder, "controller.log*")
     controller = Controller(options.id, members, options.folder, founding)
     host, port = members[options.id]
     log = controller.log

@@ -16,7 +16,9 @@ from weir.errors import WeirError
 from weir.protocol.client.admin import TopicInfo
 from weir.storage.disk import Disk
 
-_FOUNDED, _TOPICS = "relay.json", "topics.json"
+#: The file without which a folder is not that of a relay.
+FOUNDED = "relay.json"
+_TOPICS = "topics.json"
 
 
 class BadRelayFolder(WeirError):
@@ -46,20 +48,20 @@ class RelayFolder:
 
     def founded(self) -> Founded | None:
         """Return who the relay is; None in a new folder. Raises `BadRelayFolder`."""
-        data = self._read(_FOUNDED)
+        data = self._read(FOUNDED)
         if data is None:
             return None
         try:
             return msgspec.json.decode(data, type=Founded)
         except msgspec.DecodeError as error:
             raise BadRelayFolder(
-                f"{self.path / _FOUNDED} cannot be read ({error}): remove the folder, and the "
+                f"{self.path / FOUNDED} cannot be read ({error}): remove the folder, and the "
                 "relay pulls everything again"
             ) from None
 
     def found(self, founded: Founded) -> None:
         """Write down who the relay is."""
-        self._files.replace(_FOUNDED, msgspec.json.encode(founded))
+        self._files.replace(FOUNDED, msgspec.json.encode(founded))
 
     def topics(self) -> list[TopicInfo]:
         """Return the topics as they were last described; none where that cannot be read."""

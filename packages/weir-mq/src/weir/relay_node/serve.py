@@ -14,7 +14,7 @@ from typing import NamedTuple
 from weir.client.connection.network_client import NetworkClient
 from weir.errors import DiskFailed
 from weir.relay_node.disk import RelayDisk, ThreadPool
-from weir.relay_node.folder import BadRelayFolder, Founded, RelayFolder
+from weir.relay_node.folder import FOUNDED, BadRelayFolder, Founded, RelayFolder
 from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayConfig, RelayHost, find
 from weir.relay_node.listener import Listener, RelayTls
@@ -22,7 +22,7 @@ from weir.relay_node.monitoring import RelayMonitor
 from weir.relay_node.requests import RelayRequests
 from weir.relay_node.store import RelayStore, settings_of
 from weir.server.config import TlsConfig
-from weir.server.disk.file_disk import FileDisk, die
+from weir.server.disk.file_disk import FileDisk, die, foreign_files
 from weir.server.network.addresses import in_words
 from weir.server.network.certificate_files import certified
 from weir.server.status import Reminder
@@ -51,6 +51,11 @@ def open_folder(path: Path) -> RelayFolder:
     if (path / "node.json").exists():
         raise BadRelayFolder(
             f"{path} is the folder of a node of the core: give the relay one of its own"
+        )
+    if not (path / FOUNDED).exists() and (foreign := foreign_files(path, FOUNDED)):
+        raise BadRelayFolder(
+            f"{path} holds other files ({foreign}) and no relay: give --data an empty folder, or "
+            "one that does not exist yet"
         )
     return RelayFolder(path, FileDisk(path), lambda: FileDisk(path / _LOG))
 

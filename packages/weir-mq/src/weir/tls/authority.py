@@ -44,6 +44,8 @@ _BUNDLE = "ca.pem"
 REVOKED = "revoked.txt"
 _ISSUED, _FORMER = "issued", "former"
 _LOCK = "lock"
+#: What `begun` writes, in this order.
+_BEGUN = ("ca-1.key", "ca-1.pem", _BUNDLE, _RECORD)
 
 
 class BadAuthority(WeirError):
@@ -313,7 +315,10 @@ def opened(folder: Path, now: Clock = _utc) -> Iterator[Authority]:
 def begun(
     folder: Path, system: int, set: int = 0, days: int | None = None, now: Clock = _utc
 ) -> Iterator[Authority]:
-    """Make a CA for a system, and hold its folder. Raises `BadAuthority` where one is already."""
+    """Make a CA for a system, and hold its folder. Raises `BadAuthority` where one is already, and
+    for a folder with other files.
+    """
+    _check_free(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _held(folder):
         if (folder / _RECORD).exists():
@@ -323,6 +328,21 @@ def begun(
         _write_bundle(folder, record)
         _write(folder / _RECORD, msgspec.json.encode(record))  # last: with it all of it is there
         yield Authority(folder, record, now)
+
+
+def _check_free(folder: Path) -> None:
+    """Raise `BadAuthority` for a folder with files, but for those that an interrupted `begun` left:
+    another CA may have a ca.pem as well.
+    """
+    if (folder / _RECORD).exists() or not folder.is_dir():
+        return  # the one is refused once the folder is held, the other is made
+    names = {one.name.removesuffix(".new") for one in folder.iterdir()} - {_LOCK, "lost+found"}
+    written = _BEGUN[: len(names.intersection(_BEGUN))]
+    if foreign := sorted(names.difference(written)):
+        raise BadAuthority(
+            f"{folder} holds other files ({', '.join(foreign[:3])}) and no CA: give --folder an "
+            "empty folder, or one that does not exist yet"
+        )
 
 
 def name_of(identity: Identity) -> str:

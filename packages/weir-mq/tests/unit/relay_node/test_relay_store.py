@@ -197,6 +197,27 @@ def test_the_folder_says_whose_copy_it_holds(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
+def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
+    for name in ("fstab", "hosts", "passwd", "resolv.conf.new"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        BadRelayFolder, match=r"other files \(fstab, hosts, passwd, \.\.\.\) and no"
+    ):
+        open_folder(tmp_path)
+    assert len([*tmp_path.iterdir()]) == 4, "nothing was made, and nothing removed"
+
+
+def test_a_relay_that_was_not_founded_yet_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    open_folder(tmp_path).close()
+    (tmp_path / "relay.json.new").write_text("{")
+    folder = open_folder(tmp_path)
+    folder.found(Founded(1, 2, 3))
+    folder.close()
+    (tmp_path / "beside").touch()
+    assert open_folder(tmp_path).founded() == Founded(1, 2, 3)
+
+
 def test_a_folder_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "relay.json").write_text("{")
     (tmp_path / "topics.json").write_text("{")

@@ -37,6 +37,15 @@ def test_what_is_issued_serves_and_keys_are_secret(tmp_path: Path) -> None:
         assert [found.name for found in ca.issued()] == ["node-1", "user-anna@default"]
 
 
+@pytest.mark.parametrize("name", ["fstab", "ca.pem", "ca-7.key"])
+def test_a_folder_with_files_of_others_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(BadAuthority, match=rf"other files \({name}\)"), begun(tmp_path, SYSTEM):
+        pass
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "theirs"
+
+
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadAuthority, match="holds no CA"), opened(tmp_path):
         pass

@@ -82,6 +82,18 @@ def test_wrong_use_has_an_exit_code_of_its_own(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "words", [["controller", "--id", "1", "--members", NOBODY], ["net", "up", "--hosts", "2"]]
+)
+def test_a_folder_with_files_of_others_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fstab").touch()
+    assert main([*words, "--folder", str(tmp_path)]) == FAILED
+    assert "holds other files (fstab) and no log of a controller" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["fstab"]
+
+
 @pytest.mark.parametrize(("verb", "defaults"), [
     (["controller"], ["1 by default", "0 by default", "between beacons, 1 by default"]),
     (["aggregator"], ["rack-0 by default", "127.0.0.1:0 by default"]),

@@ -31,10 +31,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What says that a file system only takes what is written.
 _NO_ALLOCATING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _ASIDE = ".new"
+#: What may lie in a folder that nobody uses: the lock of a process that ended early, and what a new
+#: file system has.
+_UNUSED = frozenset({_LOCK, "lost+found"})
 
 
 class FolderInUse(WeirError):
     """Another process has this folder open."""
+
+
+def foreign_files(folder: Path, unfinished: str = "") -> str:
+    """Return the first files, in words, of a folder that something is to be founded in; "" if it is
+    free. An `unfinished` founding may have left a file of that name. Raises `OSError`.
+    """
+    names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    found = sorted(names - _UNUSED - {f"{unfinished}{_ASIDE}"})
+    return ", ".join(found[:3] + ["..."] * (len(found) > 3))
 
 
 class FileDisk:

@@ -34,7 +34,7 @@ from weir.broker.api.settings import Identity, Member
 from weir.errors import WeirError
 from weir.model.ids import LIMIT_MAX, NODE_MAX
 from weir.model.limits import LOGS_MAX, SET_ID_MAX
-from weir.server.disk.file_disk import FileDisk, FolderInUse
+from weir.server.disk.file_disk import FileDisk, FolderInUse, foreign_files
 from weir.storage.format.checkpoint import begin_lost
 from weir.storage.format.segment import segment_number
 
@@ -52,9 +52,6 @@ _Births = dict[Annotated[int, Meta(ge=1, le=NODE_MAX)], Annotated[int, Meta(ge=1
 #: A mode is a short word: whatever else lies there is none.
 _MODE_BYTES_MAX = 16
 _OF_A_BACKUP = "manifest.json"
-#: What may lie in a folder before a node is founded there: what an interrupted founding left, and
-#: what a new file system has.
-_BEFORE_FOUNDING = frozenset({_LOCK, f"{_NODE}.new", "lost+found"})
 log = logging.getLogger(__name__)
 
 #: The file in a log's folder that says which log it is.
@@ -216,13 +213,18 @@ class NodeFolder:
             raise BadFolder(
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
             )
-        foreign = sorted({one.name for one in self.path.iterdir()} - _BEFORE_FOUNDING)
+        foreign = foreign_files(self.path, _NODE)
         if foreign and self.founded() is None:
             raise BadFolder(
-                f"{self.path} holds other files ({', '.join(foreign[:3])}"
-                f"{', ...' * (len(foreign) > 3)}) and no node: give --data an empty folder, or one "
-                "that does not exist yet"
+                f"{self.path} holds other files ({foreign}) and no node: give --data an empty "
+                "folder, or one that does not exist yet"
             )
+        for number, place in sorted(folders.items()):
+            if foreign := foreign_files(Path(place)):
+                raise BadFolder(
+                    f"{place} holds other files ({foreign}): give log {number} an empty folder, or "
+                    "one that does not exist yet"
+                )
 
     def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}

@@ -44,6 +44,17 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_a_log_is_not_placed_among_other_files(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    (place / "fstab").write_text("not a log's")
+    folder = NodeFolder(tmp_path / "data")
+    with pytest.raises(BadFolder, match=r"other files \(fstab\): give log 1 an empty folder"):
+        folder.found(2, {1: str(place)})
+    assert folder.founded() is None
+    assert [one.name for one in place.iterdir()] == ["fstab"]
+
+
 def test_what_an_interrupted_founding_left_is_no_hindrance(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "lock").touch()
