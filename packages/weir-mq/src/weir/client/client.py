@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weir.client.access import Access, Fleets, Quotas
 from weir.client.administration import (
@@ -46,7 +46,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Stale
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.batcher import BATCH_BYTES
-from weir.client.core.retries import Backoff, seconds
+from weir.client.core.retries import Backoff, check_retry, seconds
 from weir.client.nodes import Nodes, SystemTopology
 from weir.client.producer.producer import (
     Producer,
@@ -639,6 +639,18 @@ class Connecting:
     def __await__(self) -> Generator[object, None, Client]:
         return self._connect().__await__()
 
+    # A type checker knows no such methods, and complains of a plain `with` as well.
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "this client needs an event loop: write `async with weir.connect(...) as w:`, or "
+                "without asyncio `with weir.sync.connect(...) as w:`"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            """Is looked for before `__enter__` is called."""
+
     async def __aenter__(self) -> Client:
         self._client = await self._connect()
         return self._client
@@ -675,11 +687,7 @@ def connect(
     `name` is what the broker calls this client. Raises `ValueError` for what is no address, and for
     a user without a password.
     """
-    if not isinstance(retry, Backoff):
-        raise TypeError(
-            f"retry={retry!r}: give weir.Backoff(attempts={retry if type(retry) is int else 3}), "
-            "which says how often and how long to wait"
-        )
+    check_retry(retry)
     timeout = seconds(request_timeout)
     if not timeout:
         raise ValueError("request_timeout=0: give more than 0")

@@ -40,10 +40,14 @@ class ClientFrame(msgspec.Struct, frozen=True):
     body: memoryview
 
 
+class AnswersHttp(RemoteProtocolError):
+    """The peer answers over HTTP, so it is no broker, and will not become one."""
+
+
 def check_no_http(view: Buffer, at: int) -> None:
-    """Raise `RemoteProtocolError` if the bytes at `at` begin an answer over HTTP."""
+    """Raise `AnswersHttp` if the bytes at `at` begin an answer over HTTP."""
     if bytes(memoryview(view)[at : at + 5]) == b"HTTP/":
-        raise RemoteProtocolError(
+        raise AnswersHttp(
             "this port answers over HTTP, so it is not a broker's port but perhaps that of its "
             "metrics: give the port that `weir serve` says it listens on (6800 unless it is set)"
         )

@@ -17,6 +17,32 @@ def test_a_number_for_retry_names_the_backoff() -> None:
         weir.connect("weir://localhost", retry=cast(Any, "often"))
 
 
+def test_a_number_for_retry_names_the_backoff_wherever_it_is_given(fake_broker: Any) -> None:
+    three = cast(Any, 3)
+    app = weir.App("weir://localhost")
+    with pytest.raises(TypeError, match=r"retry=3: give weir\.Backoff\(attempts=3\)"):
+        app.subscribe("t", cluster="c", retry=three)
+    with pytest.raises(TypeError, match=r"retry=0: give weir\.Backoff\(attempts=3\)"):
+        app.subscribe("t", cluster="c", retry=cast(Any, 0), dead_letter="dead")
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w:
+            await w.create_topic("t")
+            with pytest.raises(TypeError, match=r"retry=3: give weir\.Backoff\(attempts=3\)"):
+                async with w.consumer("t", cluster="c", retry=three):
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_was_entered_without_async_says_what_to_write() -> None:
+    with (
+        pytest.raises(TypeError, match=r"`async with weir\.connect\(.*`with weir\.sync\.connect\("),
+        cast(Any, weir.connect("weir://localhost")),
+    ):
+        raise AssertionError("it was entered")
+
+
 def test_a_client_that_was_not_awaited_says_so() -> None:
     client: Any = weir.connect("weir://localhost")
     with pytest.raises(AttributeError, match=r"no 'publish': write `async with weir\.connect") as e:

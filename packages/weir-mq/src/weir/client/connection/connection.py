@@ -304,6 +304,8 @@ class Connection(asyncio.Protocol):
             f"the connection to the broker ended{f': {why}' if why else ''}; "
             "what was under way may or may not have happened"
         )
+        if isinstance(why, RemoteProtocolError):
+            lost.__cause__ = why
         for on_answer, correlation in self._session.end():
             on_answer(correlation, lost)
         self.over.set()

@@ -17,6 +17,7 @@ from weir.client.core.retries import Backoff, seconds
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
+from weir.protocol.frame import AnswersHttp
 
 DIAL_TIMEOUT = 2.0
 #: Long enough for most ports that can be reached; requests wait for it, but only the first time.
@@ -407,7 +408,7 @@ class HomeConnection:
         return self._times
 
     async def _keep(self) -> None:
-        attempt = turn = 0
+        attempt = turn = strays = 0
         while True:
             places = self.places
             host, port = places[turn % len(places)]
@@ -417,6 +418,7 @@ class HomeConnection:
                 passes_over = False
             else:
                 passes_over = len(places) > 1
+            stray = None
             try:
                 rounds = attempt // len(places)
                 timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(rounds, 8), HOME_DIAL_TIMEOUT)
@@ -430,7 +432,8 @@ class HomeConnection:
                     return
                 self._last_failure = error
             except (OSError, WeirError, TimeoutError) as error:
-                self._last_failure = why_unreachable(host, port, error)
+                stray = error.__cause__ if isinstance(error.__cause__, AnswersHttp) else None
+                self._last_failure = why_unreachable(host, port, stray or error)
             else:
                 self._unmet_at = None
                 began = asyncio.get_running_loop().time()
@@ -440,6 +443,11 @@ class HomeConnection:
                 if asyncio.get_running_loop().time() - began >= seconds(self._retry.most):
                     attempt = 0
             attempt += 1
+            strays = strays + 1 if stray else 0
+            if strays >= len(places) and not self._times:
+                # None of the addresses is a broker's: waiting does not help.
+                self.end(Disconnected(f"no broker answers there: {self._last_failure}"))
+                return
             if self._retry.spent(attempt):
                 last = _unreached(self.places, 0, self._last_failure)
                 self.end(Disconnected(f"given up after {attempt - 1} attempts; {last}"))

@@ -104,8 +104,6 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_work is not None:
             duration("max_work", self.max_work)
         whole_number("max_in_hand", self.max_in_hand)
-        if self.retry is not None and not isinstance(self.retry, Backoff):
-            raise TypeError(f"retry={self.retry!r}: give weir.Backoff(...)")
         if self.dead_letter is not None:
             split_name(self.dead_letter)
         policy_of(self.retry, self.dead_letter)

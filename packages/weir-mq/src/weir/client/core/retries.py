@@ -94,9 +94,24 @@ FOR_EVER = Backoff(first=1.0, most=300.0, factor=2.0, jitter=0.1)
 SOME = Backoff(first=1.0, most=300.0, factor=2.0, attempts=5, jitter=0.1)
 
 
+def check_retry(retry: object) -> None:
+    """Raise `TypeError` for what is no `Backoff`, as a number of attempts."""
+    if not isinstance(retry, Backoff):
+        attempts = retry if type(retry) is int and retry > 0 else 3
+        raise TypeError(
+            f"retry={retry!r}: give weir.Backoff(attempts={attempts}), which says how often and "
+            "how long to wait"
+        )
+
+
 def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:
-    """Return how failures are judged; without `retry` by what fits the dead-letter topic."""
-    return Policy(retry or (SOME if dead_letter is not None else FOR_EVER), dead_letter)
+    """Return how failures are judged; without `retry` by what fits the dead-letter topic. Raises
+    `TypeError` for a `retry` of another type, `ValueError` for attempts that lead nowhere.
+    """
+    if retry is None:
+        retry = SOME if dead_letter is not None else FOR_EVER
+    check_retry(retry)
+    return Policy(retry, dead_letter)
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -349,6 +350,13 @@ def test_who_takes_this_port_for_the_brokers_is_told(
         async with node(tmp_path / "data", caplog) as (_, port, _):
             with pytest.raises(Disconnected, match=r"over HTTP.*that of its metrics"):
                 await weir.connect(f"weir://127.0.0.1:{port}", request_timeout=1.0)
+            began = time.monotonic()
+            for url in (f"weir://127.0.0.1:{port}", f"weir://127.0.0.1:{port},localhost:{port}"):
+                with pytest.raises(Disconnected, match=r"no broker answers there.*over HTTP"):
+                    await asyncio.to_thread(weir.sync.connect, url)
+            assert time.monotonic() - began < 20, "one attempt would be given 30 s"
+            with pytest.raises(Disconnected, match=r"within 1 s"):  # one may be a broker's yet
+                await weir.connect(f"weir://127.0.0.1:{port},127.0.0.1:1", request_timeout=1.0)
             with pytest.raises(RemoteProtocolError, match="answers over HTTP"):
                 await asyncio.to_thread(BlockingClient, "127.0.0.1", port, 5.0)
             with pytest.raises(Disconnected, match="answers over HTTP"):
