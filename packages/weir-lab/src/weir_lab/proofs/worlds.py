@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir_lab.barriers.faults import ACTORS, PATCHES
 from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, tests
-from weir_lab.sim.checkers.exercised import OF_SETS
+from weir_lab.sim.checkers.exercised import ALL, OF_SETS
 from weir_lab.sim.mutants.registry import MUTANTS
 
 #: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
@@ -22,7 +22,8 @@ def _worlds(
     world_s: float,
 ) -> Proof:
     """Return a sweep of worlds, in each of which at least so many `faults` happen on average; each
-    promise must be able to break in `of_each` of them. With an empty `shape`, seeds draw theirs.
+    promise must be able to break in `of_each` of them. With an empty `shape`, seeds draw theirs,
+    and some of them all that there are promises of.
 
     `world_s` is an estimate of the processor time that a world takes, in seconds.
     """
@@ -31,7 +32,7 @@ def _worlds(
         "operations a world": Figure("operations", "seeds", whole="mean"),
         "seconds a seed, two at a time": Figure("seconds", "seeds", whole="mean"),
     }
-    promises = OF_SETS if of_each else ()
+    promises = (OF_SETS if shape else ALL) if of_each else ()
     figures |= {f"worlds of {one}": Figure(f"worlds_of.{one}") for one in promises}
     named = f"--shape {shape} " if shape else ""
     words = f"weir sim run {named}--seed {{SEED}} --seeds {{SEEDS}} --jobs 2 --json"

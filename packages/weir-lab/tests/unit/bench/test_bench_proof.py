@@ -21,7 +21,7 @@ from weir_lab.proofs.claims import NONE_LOST, Figure, Proof, Target
 from weir_lab.proofs.ledger import Ledger, missed, shown
 from weir_lab.proofs.run import command, parsed, plain, read, read_named, selected
 from weir_lab.sim import power
-from weir_lab.sim.checkers.exercised import OF_SETS
+from weir_lab.sim.checkers.exercised import ALL
 from weir_lab.sim.mutants.registry import MUTANTS
 
 ROOT = Path(__file__).parents[5]
@@ -176,8 +176,9 @@ def test_ten_thousand_worlds_are_of_the_default_distribution() -> None:
     assert row in selected("", "proof-worlds")
     goals = {goal.figure: (goal.relation, goal.value) for goal in row.goals}
     assert goals["violations"] == ("=", 0)
-    for promise in OF_SETS:
+    for promise in ALL:
         assert goals[f"worlds of {promise}"] == ("≥", 2_000)
+        assert row.figures[f"worlds of {promise}"].path == f"worlds_of.{promise}"
 
 
 def test_each_planted_bug_is_a_step_of_power() -> None:

@@ -61,6 +61,8 @@ _ELSEWHERE = (
     "SchemaNamed",
     "SunkOnce",
 )
+#: Those that worlds of the default distribution can break.
+ALL = tuple(_TESTED)
 OF_SETS = tuple(name for name in _TESTED if name not in _ELSEWHERE)
 
 
