@@ -20,13 +20,14 @@ def _killed(name: str, what: str, options: str, processes: int, leaders: int, *m
     }
     goals = [
         Goal("consumers", "≥", 100),
-        Goal("processes killed", "≥", processes),
-        Goal("nodes killed", "≥", leaders),
         *NONE_LOST,
         Goal("lost without the inbox", "=", 0),
         *more,
     ]
+    if leaders:
+        goals.append(Goal("nodes killed", "≥", leaders))
     if processes:
+        goals.append(Goal("processes killed", "≥", processes))
         # Else nothing was shown: half of the processes die between a commit and its ack.
         goals.append(Goal("repeated without the inbox", "≥", 1))
     words = ("python", "-m", "weir_lab.bench.faults.killed", *options.split(), "--json")
