@@ -150,6 +150,8 @@ def test_every_row_has_a_goal_in_figures_of_its_own() -> None:
         ("latency-tls", "delivery, ms more by TLS", "≤", 0.2),
         ("timeliness-tls-set", "by TLS, of plain", "≥", 0.6),
         ("tenants", "kept of its rate", "≥", 0.9),
+        ("calm", "messages/s", "≥", 10_000),
+        ("calm-stalls", "messages/s", "≥", 10_000),
         ("tenants", "of the quota, by the flood", "≤", 1.1),
         ("burst-logins", "seconds, anybody", "≤", 1.05),
         ("journey", "publish_calls", "≤", 350),
