@@ -131,7 +131,10 @@ class TopicLeases:
         What of it has expired is noted as done.
         """
         if self.presence.is_over or holding.over or self.outcomes.is_outrun(holding):
-            self.drop(holding)
+            # Nobody extends it: but in order, what is behind it would come before it.
+            if self._options.number is Mode.ORDERED:
+                self.outcomes.give_back_rest(holding)
+            holding.let_next_come()
             return False
         self.held.put(holding)
         if isinstance(self._pulling, Pulling):
