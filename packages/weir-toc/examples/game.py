@@ -1,6 +1,6 @@
 """A game of eight players without a server: positions may be lost, hits may not.
 
-    python game.py toc://localhost:7001 p1     # likewise p2 to p8, each in a process of its own
+    python game.py $SET p1     # likewise p2 to p8, each in a process of its own
 
 Each player sends its position in each frame by best effort: the next one makes up for what is lost.
 Hits go to all by the reliable service, so all apply them in one order, and agree on who has won

@@ -1,4 +1,4 @@
-"""Two processes in one program: `python hello.py toc://localhost:7001`."""
+"""Two processes in one program: `python hello.py $SET`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A lock service in one page: every process is a replica, and no server is needed.
 
-    python lock_service.py toc://localhost:7001 a a,b,c,d
+    python lock_service.py $SET a a,b,c,d
 
 Requests are reliable scatterings to all replicas. All apply them in one order, so all agree on who
 holds the lock. The stamp of a request is its fencing number: it rises from one holder to the next.

@@ -1,7 +1,7 @@
 """A bank of two shards with three replicas each: a transfer is one scattering, without a lock.
 
-    python replicated_bank.py toc://localhost:7001 a1 20           # likewise a2 a3 b1 b2 b3
-    python replicated_bank.py toc://localhost:7001 a1 20 rejoin    # after a1 was killed
+    python replicated_bank.py $SET a1 20           # likewise a2 a3 b1 b2 b3
+    python replicated_bank.py $SET a1 20 rejoin    # after a1 was killed
 
 Each process is a replica, and also transfers money between the shards. All parts of a transfer have
 one stamp, so both shards apply it at one place of the order, and the sum over the shards is the

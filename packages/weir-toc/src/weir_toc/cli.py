@@ -20,6 +20,7 @@ from weir_toc.errors import InvalidUse, SwitchTaken, TocError, first_error
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.announcer import Announcer
+from weir_toc.hosts.control_link import address_in, is_foreign
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.scheduling import promptly
@@ -340,9 +341,12 @@ def _aggregator(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    members = asyncio.run(_ask_all(addresses_of(options.url)))
+    addresses = addresses_of(options.url)
+    members = asyncio.run(_ask_all(addresses))
     leader = next((one for one in members if one.get("role") == "leader"), None)
-    has_majority = leader is not None
+    # Of a leader that was asked and does not answer as one, the others may not know yet.
+    elsewhere = [at for one in members if (at := _leader_of(one)) and at not in addresses]
+    has_majority = leader is not None or bool(elsewhere)
     if options.json:
         print(json.dumps({"majority": has_majority, "members": members}))
     else:
@@ -350,12 +354,23 @@ def _status(options: argparse.Namespace) -> int:
             print(_line(one))
         if leader is not None:
             _print_network(leader)
+        elif elsewhere:
+            host, port = elsewhere[-1]
+            print(f"the leader at {host}:{port} was not reached: name all members in the URL, "
+                  "by addresses that are reached from here")  # fmt: skip
         else:
             print("no majority: reliable delivery stands still once a process or a link fails")
     return 0 if has_majority else NO_MAJORITY
 
 
+def _leader_of(member: Frame) -> Address | None:
+    """Return where the leader is that a member knows."""
+    return address_in(member.get("leader_at")) if member.get("majority") else None
+
+
 async def _ask_all(addresses: Sequence[Address]) -> list[Frame]:
+    """Return what members answer, and that of the leader if they name another address."""
+
     async def ask(address: Address) -> Frame:
         try:
             found = await ask_once(address, {"op": "status"})
@@ -363,7 +378,14 @@ async def _ask_all(addresses: Sequence[Address]) -> list[Frame]:
             found = {"problem": f"no answer: {error or type(error).__name__}"}
         return {"address": f"{address[0]}:{address[1]}", **found}
 
-    return [*await asyncio.gather(*(ask(one) for one in addresses))]
+    members = [*await asyncio.gather(*(ask(one) for one in addresses))]
+    if not any(one.get("role") == "leader" for one in members):
+        named = [(one["term"], at) for asked, one in zip(addresses, members, strict=True)
+                 if (at := _leader_of(one)) and not is_foreign(at, asked)]  # fmt: skip
+        _, leader = max(named, default=(0, addresses[0]))
+        if leader not in addresses:
+            members.append(await ask(leader))
+    return members
 
 
 def _line(one: Frame) -> str:

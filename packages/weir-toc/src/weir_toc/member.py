@@ -1,6 +1,7 @@
 """What a program uses: it joins a network, sends scatterings, and takes events in their order.
 
-    async with weir_toc.join("toc://localhost:7001", name="a") as me:
+    SET = "toc://localhost:7001,localhost:7002,localhost:7003"
+    async with weir_toc.join(SET, name="a") as me:
         await me.wait_for("b", "c")
         stamp = await me.send_reliable([("b", b"hello"), ("c", b"hello")])
         async for event in me.reliable:
@@ -435,6 +436,7 @@ class Member:
 def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:
     """Join the network whose controller is at `url`: `toc://host:port,host:port,host:port`.
 
+    One member that runs is enough: it names the leader. Name all, so that any of them may be down.
     `name` is unique among the processes that are here. Without a `rack`, the one with the fewest
     processes is taken. After `timeout` s `async with` raises Refused, with what the controller
     said, or TocError. On leaving, it waits up to 5 s for what was sent; the others are told

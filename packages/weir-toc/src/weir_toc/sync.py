@@ -1,6 +1,7 @@
 """The blocking twin of `weir_toc.join`, for programs without asyncio.
 
-    with weir_toc.sync.join("toc://localhost:7001", name="a") as me:
+    SET = "toc://localhost:7001,localhost:7002,localhost:7003"
+    with weir_toc.sync.join(SET, name="a") as me:
         me.wait_for("b")
         me.send_reliable([("b", b"hello")])
         event = next(me.reliable)

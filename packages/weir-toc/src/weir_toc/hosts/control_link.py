@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
 from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
@@ -64,6 +65,52 @@ class ClockReading(NamedTuple):
     error: int | None
 
 
+class Members:
+    """The members of the controller whose addresses were given, and whom of them to ask next."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._given = [*addresses]
+        #: Those to ask before any of them is asked again.
+        self._unasked = [*addresses]
+        #: The leader that a member has named: one of the addresses given, or another one.
+        self._leader: Address | None = None
+        self._elsewhere: Address | None = None
+
+    @property
+    def is_leader_known(self) -> bool:
+        """Whether the next one to ask is a leader that was given."""
+        return self._leader is not None
+
+    def choose(self) -> Address:
+        """Return whom to ask next.
+
+        A leader at an address that was not given comes behind all that were: it may be out of
+        reach from here, as behind address translation, and to find that takes time.
+        """
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            return leader
+        if self._unasked:
+            return self._unasked.pop(0)
+        self._unasked = [*self._given]
+        elsewhere, self._elsewhere = self._elsewhere, None
+        return elsewhere or self._unasked.pop(0)
+
+    def name(self, leader: Address, by: Address) -> bool:
+        """Take which leader a member names; return whether it can be asked from here."""
+        if leader in self._given:
+            self._leader = leader
+        elif is_foreign(leader, by):
+            return False
+        else:
+            self._elsewhere = leader
+        return True
+
+    def led_by(self, leader: Address) -> None:
+        """Take who has answered as the leader: it is asked last, once it is lost."""
+        self._unasked = sorted(self._given, key=lambda one: one == leader)
+
+
 class ControlLink:
     """One node's side. `frames` has what the controller sends: commands, names, exclusion."""
 
@@ -82,8 +129,7 @@ class ControlLink:
         #: Why the last connection ended or none could be made.
         self.trouble = ""
         self._raw_clock = raw_clock
-        self._addresses = [*addresses]
-        self._next: list[Address] = []
+        self._members = Members(addresses)
         self._numbers = 0
         self._unanswered: dict[int, tuple[Frame, asyncio.Future[Frame] | None]] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -111,18 +157,13 @@ class ControlLink:
 
         Raises SwitchTaken if another aggregator has the place of this node.
         """
-        turn = 0
         while True:
-            if self._next:
-                address = self._next.pop()
-            else:
-                address = self._addresses[turn % len(self._addresses)]
-                turn += 1
+            address = self._members.choose()
             try:
                 await self._converse(address)
             except (OSError, EOFError, TimeoutError, ControlError) as error:
                 self.trouble = f"{address[0]}:{address[1]}: {error or type(error).__name__}"
-            if not self._next:
+            if not self._members.is_leader_known:
                 await asyncio.sleep(_AGAIN_AFTER)
 
     def report(self, report: Report) -> None:
@@ -177,7 +218,7 @@ class ControlLink:
             writer.write(framed_json({**self.hello, "term": self.terms.highest}))
             frame = await self._read(reader)
             if frame["op"] == "moved":
-                self._follow(frame)
+                self._follow(address, frame)
                 return
             if frame["op"] == "taken":
                 self._taken(frame)
@@ -190,6 +231,7 @@ class ControlLink:
             if not self.terms.follow(term):
                 raise ControlError(f"it leads in term {term}, and {self.terms.highest} has begun")
             self._taken_since = None
+            self._members.led_by(address)
             self._forwards = frame.get("forwards") is True
             self._writer = writer
             for numbered, _ in self._unanswered.values():
@@ -199,7 +241,7 @@ class ControlLink:
                 frame = await self._read(reader)
                 received = self._raw_clock()
                 if frame["op"] == "moved":
-                    self._follow(frame)
+                    self._follow(address, frame)
                     return
                 self._take(frame, received)
         finally:
@@ -213,12 +255,12 @@ class ControlLink:
         async with asyncio.timeout(SILENT_SECONDS):
             return parsed(*await read_frame(reader, FRAME_BYTES_MAX))
 
-    def _follow(self, frame: Frame) -> None:
-        """Try the leader that a member names, if it names one of the addresses given."""
-        to = frame.get("to")
-        if isinstance(to, list) and len(to) == 2 and (to[0], to[1]) in self._addresses:
-            self._next = [(to[0], to[1])]
+    def _follow(self, member: Address, frame: Frame) -> None:
+        """Try the leader that a member names."""
         self.trouble = str(frame.get("why", ""))
+        leader = address_in(frame.get("to"))
+        if leader is not None and not self._members.name(leader, member):
+            self.trouble += ", an address of its own machine: name one that is reached from here"
 
     def _taken(self, frame: Frame) -> None:
         """Another node has this place. One that had it asks until the other is started or gone."""
@@ -267,6 +309,29 @@ class ControlLink:
                 await asyncio.sleep(_FIRST_PAUSE if count < _FIRST_SAMPLES else _PAUSE)
         finally:
             questions.close()
+
+
+def address_in(value: object) -> Address | None:
+    """Return the address that a member names as `[host, port]`; None if it names none."""
+    if not isinstance(value, list) or [*map(type, value)] != [str, int]:
+        return None
+    host, port = value
+    return (host, port) if host and 0 < port < 1 << 16 else None
+
+
+def is_foreign(leader: Address, member: Address) -> bool:
+    """Whether a member at another machine names a leader by an address of its own machine.
+
+    Here another network may have that address.
+    """
+    return _is_local(leader[0]) and not _is_local(member[0])
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _forget(sampling: asyncio.Task[None]) -> None:

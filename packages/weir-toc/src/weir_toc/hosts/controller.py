@@ -606,7 +606,8 @@ class Controller:
         to = self.members.get(leader)
         if leader == self.id or to is None:
             return {"op": "moved", "to": None, "why": "no leader is known here: ask again"}
-        return {"op": "moved", "to": list(to), "why": f"member {leader} leads"}
+        why = f"member {leader} leads at {to[0]}:{to[1]}"
+        return {"op": "moved", "to": list(to), "why": why}
 
     def status(self) -> Frame:
         """Return what this member knows, for `weir-toc status`."""
@@ -621,6 +622,7 @@ class Controller:
             "role": node.role.value,
             "term": node.term,
             "leader": node.leader,
+            "leader_at": self.members.get(node.leader),
             "majority": has_majority,
             "problem": problem,
             "log": {"bytes": self.log.size, "last": self.log.last_index(),

@@ -108,6 +108,52 @@ def test_help_tells_defaults(
     assert [one for one in defaults if one not in said] == []
 
 
+LEADER: Frame = {
+    "role": "leader", "member": 2, "term": 3, "problem": "", "majority": True, "network": None,
+    "leader_at": ["node-2", 2],
+}  # fmt: skip
+FOLLOWER = {**LEADER, "role": "follower", "member": 1}
+
+
+@pytest.mark.parametrize(
+    ("url", "answers", "code", "words"),
+    [
+        # The leader that a member names is asked, too.
+        ("toc://node-1:1", {"node-1": FOLLOWER, "node-2": LEADER}, 0, "node-2:2  member 2  leader"),
+        ("toc://node-1:1", {"node-1": FOLLOWER}, 0, "the leader at node-2:2 was not reached"),
+        # Here that would be another network.
+        ("toc://node-1:1", {"node-1": {**FOLLOWER, "leader_at": ["localhost", 2]},
+                            "localhost": {**LEADER, "member": 9}},
+         0, "localhost:2 was not reached"),
+        # A leader that was given, and does not answer, is lost: the other one does not know yet.
+        ("toc://node-1:1,node-2:2", {"node-1": FOLLOWER}, 3, "no majority"),
+        ("toc://node-1:1", {"node-1": {**FOLLOWER, "majority": False, "leader_at": None}},
+         3, "no majority"),
+        # The higher term is right.
+        ("toc://node-1:1,node-3:3", {"node-1": {**FOLLOWER, "term": 2, "leader_at": ["node-4", 4]},
+                                     "node-3": FOLLOWER, "node-2": LEADER},
+         0, "node-2:2  member 2  leader"),
+    ],
+)  # fmt: skip
+def test_the_status_asks_the_leader_that_a_member_names(
+    url: str, answers: dict[str, Frame], code: int, words: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    async def ask_once(address: tuple[str, int], _: Frame) -> Frame:
+        if address[0] not in answers:
+            raise ConnectionRefusedError
+        return answers[address[0]]
+
+    monkeypatch.setattr(cli, "ask_once", ask_once)
+    assert main(["status", url]) == code
+    said = capsys.readouterr().out
+    assert words in said
+    assert ("member 9" in said) == ("member 9" in words)
+    assert main(["status", url, "--json"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert told["majority"] == (code == 0)
+
+
 def test_the_status_names_switches_and_whom_failures_wait_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +18,131 @@ from weir_toc.controller.pacing import ANSWER_NS_MIN
 from weir_toc.endpoint.events import Delivered, Service
 from weir_toc.errors import Fenced, NotSent
 from weir_toc.hosts import process as hosts_process
-from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink
+from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink, address_in, is_foreign
 from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
 from weir_toc.hosts.process import Settling
+
+
+class Asked:
+    """Members that answer nodes with one frame each: who was asked, in this order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.over = 0
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self._servers: list[asyncio.Server] = []
+
+    async def serve(self, name: str, answer: Frame) -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.order.append(name)
+            writer.write(framed_json(answer))
+            if answer["op"] == "welcome":
+                await reader.read()
+            await self.end(writer)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        self._servers.append(server)
+        self.addresses[name] = server.sockets[0].getsockname()[:2]
+
+    async def end(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self.over += 1
+
+    def moved(self, to: str) -> Frame:
+        return {"op": "moved", "to": [*self.addresses[to]], "why": f"{to} leads"}
+
+    async def close(self, running: asyncio.Task[None]) -> None:
+        """End the link that asks, and the members once they have seen that."""
+        running.cancel()
+        await asyncio.wait((running,))
+        await until(lambda: self.over == len(self.order))
+        for one in self._servers:
+            one.close()
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_leader_at_an_address_that_was_not_given_is_asked_behind_all_that_were(
+    is_listed: bool,
+) -> None:
+    async def body() -> list[str]:
+        asked = Asked()
+        await asked.serve("leader", {"op": "welcome", "term": 2})
+        await asked.serve("a", asked.moved("leader"))
+        await asked.serve("b", asked.moved("leader"))
+        names = ["a", "b", "leader"] if is_listed else ["a", "b"]
+        given = [asked.addresses[name] for name in names]
+        link = ControlLink(given, {"op": "hello", "kind": "member"})
+        running = asyncio.create_task(link.run())
+        await until(lambda: link.is_connected)
+        await asked.close(running)
+        return asked.order
+
+    assert asyncio.run(body()) == (["a", "leader"] if is_listed else ["a", "b", "leader"])
+
+
+def test_who_has_lost_its_leader_asks_the_others_before_an_address_that_was_not_given() -> None:
+    async def body() -> None:
+        asked = Asked()
+        await asked.serve("elsewhere", {"op": "moved", "to": None, "why": "out of reach"})
+        await asked.serve("b", asked.moved("elsewhere"))
+        await asked.serve("c", asked.moved("elsewhere"))
+        is_lost = asyncio.Event()
+
+        async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.order.append("a")
+            lost: Frame = {"op": "moved", "to": None, "why": "no leader"}
+            writer.write(framed_json(lost if is_lost.is_set() else {"op": "welcome", "term": 2}))
+            await is_lost.wait()
+            await asked.end(writer)
+
+        async with await asyncio.start_server(lead, "127.0.0.1", 0) as server:
+            given = [asked.addresses["b"], server.sockets[0].getsockname()[:2],
+                     asked.addresses["c"]]  # fmt: skip
+            link = ControlLink(given, {"op": "hello", "kind": "member"})
+            running = asyncio.create_task(link.run())
+            await until(lambda: link.is_connected)
+            is_lost.set()
+            await until(lambda: asked.order.count("elsewhere") == 1)
+            await asked.close(running)
+        # The lost leader is asked last of those given.
+        assert asked.order[: asked.order.index("elsewhere")] == ["b", "a", "b", "c", "a"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("leader", "member", "is_so"),
+    [
+        ("localhost", "10.0.0.1", True), ("127.0.0.1", "node-1", True), ("::1", "node-1", True),
+        ("a.localhost", "10.0.0.1", True), ("127.0.0.1", "localhost", False),
+        ("10.0.0.2", "10.0.0.1", False), ("node-2", "localhost", False),
+    ],
+)  # fmt: skip
+def test_an_address_of_another_machine_itself_is_not_one_here(
+    leader: str, member: str, is_so: bool
+) -> None:
+    assert is_foreign((leader, 7001), (member, 7001)) == is_so
+    link = ControlLink([(member, 7001)], {"op": "hello", "kind": "member"})
+    link._follow((member, 7001), {"op": "moved", "to": [leader, 7002], "why": "2 leads"})
+    assert ("name one that is reached from here" in link.trouble) == is_so
+    link._members.choose()
+    assert link._members.choose() == ((member, 7001) if is_so else (leader, 7002))
+
+
+@pytest.mark.parametrize("value", [
+    None, "a:1", [], ["a"], ["a", "1"], ["a", True], ["", 1], ["a", 0], ["a", 65_536], [1, 1],
+])  # fmt: skip
+def test_what_is_no_address_names_no_leader(value: object) -> None:
+    assert address_in(value) is None
+    assert address_in(["a", 65_535]) == ("a", 65_535)
 
 
 async def played(scripts: Iterable[list[Frame]], link_of: Any) -> list[list[Frame]]:
