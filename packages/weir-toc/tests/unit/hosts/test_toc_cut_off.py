@@ -6,10 +6,15 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
+from rigs.early_process import EarlyProcess
 from rigs.programs import PATIENCE_SECONDS, free_ports
 from weir_toc.controller.codec import report_to
 from weir_toc.controller.entries import InputSilent, ProcessJoined
 from weir_toc.controller.records import Founded, Report
+from weir_toc.endpoint.events import Service
+from weir_toc.errors import Fenced
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Frame
@@ -21,6 +26,20 @@ RACK_1, SPINE = switch_id("rack-1"), switch_id("spine-0")
 async def reported(link: ControlLink, report: Report) -> None:
     answer = await link.request({"op": "report", "report": report_to(report)})
     assert answer["op"] == "done"
+
+
+async def ended_by(frame: Frame) -> list[bool]:
+    """Return whether each stream of a process ends with words of the cut, once it is told this."""
+    early = EarlyProcess()
+    early.admitted()
+    await early.excluded({}, frame)
+    said = []
+    for service in Service:
+        with pytest.raises(Fenced) as found:
+            await early.process.take(service)
+        said.append("Its rack was cut off" in str(found.value))
+    early.close()
+    return said
 
 
 def test_a_process_is_excluded_that_joins_where_the_network_is_cut_off(tmp_path: Path) -> None:
@@ -48,7 +67,7 @@ def test_a_process_is_excluded_that_joins_where_the_network_is_cut_off(tmp_path:
         await reported(rack, ProcessJoined(process))
         while (frame := await guest.frames.get())["op"] != "excluded":
             pass
-        assert frame["cut_off"] is True
+        assert await ended_by(frame) == [True, True]
 
     async def bounded() -> None:
         try:
