@@ -3,8 +3,10 @@
     python lock_service.py $SET a a,b,c,d
 
 Requests are reliable scatterings to all replicas. All apply them in one order, so all agree on who
-holds the lock. The stamp of a request is its fencing number: it rises from one holder to the next.
-A process that fails frees its lock at one place of the order, the same for all.
+holds the lock. The fencing number is the stamp of a request with the id of its process, as two
+processes may have one stamp: such pairs rise from one holder to the next. A resource refuses a pair
+below one that it has seen. A process that fails frees its lock at one place of the order, the same
+for all.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ class Replica:
     def __init__(self, processes: list[int], say: Callable[..., None]) -> None:
         self.members = processes
         self.say = say
-        #: Processes with the stamps of their requests.
+        #: Stamps of requests with their processes: the fencing numbers.
         self.queue: deque[tuple[int, int]] = deque()
         self.done: set[int] = set()
 
     @property
     def holder(self) -> tuple[int, int] | None:
-        """The process that holds the lock, and its fencing number."""
+        """The fencing number of the process that holds the lock."""
         return self.queue[0] if self.queue else None
 
     def apply(self, event: Event) -> None:
@@ -40,11 +42,11 @@ class Replica:
         before = self.holder
         if isinstance(event, ProcessFailed):
             self.members = [one for one in self.members if one != event.process]
-            self.queue = deque(one for one in self.queue if one[0] != event.process)
+            self.queue = deque(one for one in self.queue if one[1] != event.process)
         elif isinstance(event, Message) and event.payload == LOCK:
-            self.queue.append((event.source, event.stamp))
+            self.queue.append((event.stamp, event.source))
         elif isinstance(event, Message) and event.payload == UNLOCK:
-            if self.holder is not None and self.holder[0] == event.source:
+            if self.holder is not None and self.holder[1] == event.source:
                 self.queue.popleft()
         elif isinstance(event, Message) and event.payload == DONE:
             self.done.add(event.source)
@@ -80,12 +82,12 @@ class LockClient:
         self.replica.apply(event)
         return event
 
-    def acquire(self) -> int:
+    def acquire(self) -> tuple[int, int]:
         """Wait for the lock; return the fencing number."""
-        stamp = self.send(LOCK)
-        while self.replica.holder != (self.me.process, stamp):
+        fence = self.send(LOCK), self.me.process
+        while self.replica.holder != fence:
             self.next()
-        return stamp
+        return fence
 
 
 def run(
@@ -96,7 +98,7 @@ def run(
     me.wait_for(*names)
     client = LockClient(me, names, say)
     for _ in range(rounds):
-        say("mine", client.acquire())
+        say("mine", *client.acquire())
         time.sleep(hold_seconds)
         client.send(UNLOCK)
     client.send(DONE)
@@ -113,4 +115,8 @@ def main(url: str, name: str, others: str, rounds: str = "3", hold_seconds: str 
 
 
 if __name__ == "__main__":
+    if not 4 <= len(sys.argv) <= 6:
+        print("usage: python lock_service.py toc://HOST:PORT[,HOST:PORT...] NAME NAME,NAME... "
+              "[ROUNDS [HOLD_SECONDS]]", file=sys.stderr)  # fmt: skip
+        sys.exit(2)
     main(*sys.argv[1:])

@@ -12,6 +12,7 @@ import weir_toc
 from rigs.examples import FOLDER, Rows, Say, Threads, example, rows_of, wait_for_all, wait_until
 from rigs.loopback import loopback
 from rigs.programs import programs
+from weir_toc import Message, ProcessFailed
 
 NAMES = ["a", "b", "c", "d"]
 ROUNDS = 2
@@ -23,13 +24,25 @@ def is_sound(said: dict[str, Rows]) -> None:
     # Those that are done first have not seen the end; until then all have seen the same.
     longest = max(held, key=len)
     assert all(one == longest[: len(one)] for one in held)
-    fences = [int(fence) for _, fence in longest]
+    fences = [(int(stamp), int(process)) for stamp, process in longest]
     assert all(one < other for one, other in pairwise(fences))
     for name in NAMES[:3]:
-        mine = [int(row[1]) for row in said[name] if row[0] == "mine"]
+        mine = [(int(row[1]), int(row[2])) for row in said[name] if row[0] == "mine"]
         assert len(mine) == ROUNDS
         assert {*mine} <= {*fences}
     assert len(fences) == ROUNDS * 3 + 1
+
+
+def test_two_holders_of_one_stamp_have_two_fencing_numbers() -> None:
+    lock, said = example("lock_service"), list[tuple[object, ...]]()
+    replica = lock.Replica([1, 2], lambda *words: said.append(words))
+    for event in (Message(5, 1, lock.LOCK), Message(5, 2, lock.LOCK), Message(6, 2, lock.UNLOCK),
+                  Message(7, 1, lock.UNLOCK)):  # fmt: skip
+        replica.apply(event)
+    assert said == [("held by", 5, 1), ("held by", 5, 2)]
+    replica.apply(Message(8, 1, lock.LOCK))
+    replica.apply(ProcessFailed(2, 8))
+    assert said[2:] == [("held by", 8, 1)]
 
 
 def test_a_holder_that_is_gone_frees_the_lock_at_one_place(tmp_path: Path) -> None:
@@ -41,7 +54,7 @@ def test_a_holder_that_is_gone_frees_the_lock_at_one_place(tmp_path: Path) -> No
     def hold(me: weir_toc.sync.Member, say: Say) -> None:
         me.wait_for(*NAMES)
         client = lock.LockClient(me, NAMES, say)
-        say("mine", client.acquire())
+        say("mine", *client.acquire())
         hangs.set()
         while True:
             client.next()
