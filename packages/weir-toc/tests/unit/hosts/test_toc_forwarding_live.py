@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 
@@ -14,11 +15,15 @@ from rigs.loopback import loopback, mute
 from rigs.programs import free_ports
 from weir_toc import Message, ProcessFailed, SendFailed
 from weir_toc import packet as wire
+from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded
+from weir_toc.controller.state import ControllerState
 from weir_toc.errors import ControlError
+from weir_toc.hosts import sessions as sessions_of_nodes
 from weir_toc.hosts.control_link import ControlLink
 from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import forward_of, packets_in
+from weir_toc.hosts.sessions import Session
 from weir_toc.hosts.udp import Sending, UdpSocket
 from weir_toc.packet import Packet
 from weir_toc.topology import process_id
@@ -107,6 +112,59 @@ def test_a_member_that_forwards_packets_of_others_is_sent_away(tmp_path: Path) -
             await asyncio.wait(tasks)
 
     asyncio.run(bounded())
+
+
+class Waiting:
+    """The transport of a session whose node has left so many bytes unread, and what it is sent."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
+        self.sent: list[bytes] = []
+
+    @property
+    def transport(self) -> Waiting:
+        return self
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+A, B, GONE = process_id(0, 1), process_id(0, 2), process_id(0, 3)
+
+
+def passed_on(source: int, to: int, reader: Waiting) -> Pacing:
+    """Let a process forward a packet to another one; A and B go on."""
+    state = SimpleNamespace(failures=SimpleNamespace(processes={A, B}))
+    pacing = Pacing(1_000_000)
+    frame = forward_of(to, [wire.encode(Packet(wire.DATA_R, source, to))])
+    sessions = {to: Session(cast(asyncio.StreamWriter, reader))}
+    sessions_of_nodes.forward(source, frame, cast(ControllerState, state), pacing, sessions)
+    return pacing
+
+
+@pytest.mark.parametrize(("source", "to"), [(A, GONE), (GONE, B), (GONE, GONE)])
+def test_nothing_is_forwarded_unless_both_processes_go_on(source: int, to: int) -> None:
+    reader = Waiting()
+    paths = passed_on(source, to, reader).paths
+    assert (reader.sent, paths.pairs, paths.passed) == ([], [], 0)
+
+
+@pytest.mark.parametrize(
+    ("unread", "is_sent"), [(0, True), (1 << 20, True), ((1 << 20) + 1, False)]
+)
+def test_a_mebibyte_of_what_is_forwarded_may_wait_for_a_slow_reader(
+    unread: int, is_sent: bool
+) -> None:
+    reader = Waiting(unread)
+    # The path is known, so that a receiver which reads nothing fails in time.
+    assert passed_on(A, B, reader).paths.pairs == [(A, B)]
+    assert bool(reader.sent) == is_sent
 
 
 def test_a_frame_without_packets_is_refused() -> None:
