@@ -181,4 +181,8 @@ def main(url: str, name: str, transfers: str = "20", how: str = "") -> None:
 
 
 if __name__ == "__main__":
+    if not 3 <= len(sys.argv) <= 5 or sys.argv[4:] not in ([], ["rejoin"]):
+        print("usage: python replicated_bank.py toc://HOST:PORT[,HOST:PORT...] NAME "
+              "[TRANSFERS [rejoin]]", file=sys.stderr)  # fmt: skip
+        sys.exit(2)
     main(*sys.argv[1:])
