@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir_lab.cli.bench_runs import Folder, Json, stop_as_by_ctrl_c, usage
+from weir_lab.cli.bench_runs import Json, stop_as_by_ctrl_c, usage
 
 if TYPE_CHECKING:
     from weir_lab.bench.toc.conformance import Result
+
+Folder = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep the logs of controller and processes in a new folder in here. "
+        "[default: where temporary files go]"
+    ),
+]
 
 app = typer.Typer(
     name="toc", help="Measure packets in total order, between real processes on loopback."

@@ -22,6 +22,16 @@ def measured(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("verb", ["conformance", "rate", "buffers", "ports", "skew", "alarm"])
+def test_packets_are_measured_without_a_node_of_the_broker(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "toc", verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"bench toc {verb}" in said
+    assert "node's folder" not in " ".join(said.split())
+
+
 def test_several_bursts_are_runs_and_the_slowest_stands_on_top(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
