@@ -154,4 +154,7 @@ async def main(url: str, name: str, frames: str = "100") -> None:
 
 
 if __name__ == "__main__":
+    if not 3 <= len(sys.argv) <= 4:
+        print("usage: python game.py toc://HOST:PORT[,HOST:PORT...] NAME [FRAMES]", file=sys.stderr)
+        sys.exit(2)
     asyncio.run(main(*sys.argv[1:]))

@@ -24,10 +24,25 @@ def test_both_processes_print_the_messages_in_one_order(
     assert {text[-6:] for _, text in rows} == {"from a", "from b"}
 
 
-@pytest.mark.parametrize("arguments", [[], ["toc://localhost:7001", "more"]])
-def test_without_the_address_of_a_network_it_says_how_it_is_used(arguments: list[str]) -> None:
-    program = [sys.executable, str(FOLDER / "hello.py"), *arguments]
+URL = "toc://localhost:7001"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("hello", []), ("hello", [URL, "more"]),
+        ("lock_service", []), ("lock_service", [URL, "a"]),
+        ("lock_service", [URL, "a", "a,b", "1", "0", "more"]),
+        ("replicated_bank", []), ("replicated_bank", [URL]),
+        ("replicated_bank", [URL, "a1", "20", "again"]),
+        ("game", []), ("game", [URL]), ("game", [URL, "p1", "9", "more"]),
+    ],
+)  # fmt: skip
+def test_a_program_with_wrong_arguments_says_how_it_is_used(
+    name: str, arguments: list[str]
+) -> None:
+    program = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: python hello.py toc://HOST:PORT")
+    assert done.stderr.startswith(f"usage: python {name}.py toc://HOST:PORT")
     assert len(done.stderr.splitlines()) == 1
