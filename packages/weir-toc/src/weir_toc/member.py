@@ -27,7 +27,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 from weir_toc.endpoint import events as endpoint_events
 from weir_toc.endpoint.events import EndpointConfig, Service
 from weir_toc.endpoint.making import RUN_MIN, Alike, Scatterings
-from weir_toc.errors import InvalidScattering, Refused, SendBufferFull, TocError, first_error
+from weir_toc.errors import (
+    InvalidScattering,
+    InvalidUse,
+    Refused,
+    SendBufferFull,
+    TocError,
+    first_error,
+)
 from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
 from weir_toc.hosts.process import Process, ProgramEvent
@@ -39,6 +46,8 @@ from weir_toc.packet import PACKET_COST
 Part = tuple[str | int, bytes]
 #: How long `join` waits for the controller and the aggregator, and the end for what was sent.
 JOIN_SECONDS, DRAIN_SECONDS = 30.0, 5.0
+#: The characters of a name.
+NAME_MAX = 255
 #: What calls may have handed over that has not left, in bytes. One call alone may be larger: the
 #: endpoint says then why not.
 UNSENT_MAX = EndpointConfig().send_buffer
@@ -94,6 +103,31 @@ def events_of(batch: Iterable[ProgramEvent]) -> list[Event]:
         else:
             found.append(ProcessFailed(event.process, event.stamp))
     return found
+
+
+def check_use(name: str, rack: int | None) -> None:
+    """Raise InvalidUse for a name that no process can have, or what is no number of a rack."""
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+        raise InvalidUse(f"name={name!r:.40}: a name is a text of 1 to {NAME_MAX} characters")
+    if rack is not None and (not isinstance(rack, int) or isinstance(rack, bool) or rack < 0):
+        raise InvalidUse(f"rack={rack!r:.40}: racks have numbers from 0 on")
+
+
+def size_of(scatterings: Sequence[Sequence[Part]]) -> int:
+    """Return what scatterings take of the send buffer. Raises InvalidScattering for others."""
+    size = 0
+    try:
+        for parts in scatterings:
+            for to, payload in parts:
+                if not isinstance(payload, bytes | bytearray | memoryview):
+                    kind = type(payload).__name__
+                    raise InvalidScattering(f"a payload is bytes, and that to {to!r} is {kind}")
+                size += len(payload) + PACKET_COST
+    except (TypeError, ValueError) as error:
+        raise InvalidScattering(f"a scattering has pairs of receiver and payload: {error}") from (
+            error
+        )
+    return size
 
 
 class ProcessThread:
@@ -209,7 +243,7 @@ class ProcessThread:
         if alike is not None:
             size = len(alike[1]) * (len(alike[1][0]) + PACKET_COST)
         else:
-            size = sum(len(payload) + PACKET_COST for parts in scatterings for _, payload in parts)
+            size = size_of(scatterings)
         with self._lock:
             if self._unsent and self._unsent + size > UNSENT_MAX:
                 raise SendBufferFull(
@@ -264,10 +298,11 @@ def alike_of(scatterings: Sequence[Sequence[Part]]) -> tuple[str | int, Sequence
         return None
     try:
         receivers, payloads = zip(*[part for (part,) in scatterings], strict=True)
-    except ValueError:  # one has several parts, or none
+        is_of_one_size = len({*map(len, payloads)}) == 1
+    except (TypeError, ValueError):  # one has several parts, or none, or is no scattering
         return None
     to = receivers[0]
-    is_alike = receivers.count(to) == len(receivers) and len({*map(len, payloads)}) == 1
+    is_alike = receivers.count(to) == len(receivers) and is_of_one_size
     # Others are copied: a program may change them meanwhile.
     return (to, payloads) if is_alike and {*map(type, payloads)} == {bytes} else None
 
@@ -325,6 +360,7 @@ class Member:
         open_socket: OpenSocket = UdpSocket,
         raw_clock: RawClock = monotonic_ns,
     ) -> None:
+        check_use(name, rack)
         self._arguments = url, name, rack, open_socket, raw_clock
         self._timeout = timeout
         self._thread: ProcessThread | None = None
@@ -437,9 +473,9 @@ def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_
     """Join the network whose controller is at `url`: `toc://host:port,host:port,host:port`.
 
     One member that runs is enough: it names the leader. Name all, so that any of them may be down.
-    `name` is unique among the processes that are here. Without a `rack`, the one with the fewest
-    processes is taken. After `timeout` s `async with` raises Refused, with what the controller
-    said, or TocError. On leaving, it waits up to 5 s for what was sent; the others are told
-    `ProcessFailed` then.
+    `name` has 1 to 255 characters, else InvalidUse is raised at once, and is unique among the
+    processes that are here. Without a `rack`, the one with the fewest processes is taken. After
+    `timeout` s `async with` raises Refused, with what the controller said, or TocError. On leaving,
+    it waits up to 5 s for what was sent; the others are told `ProcessFailed` then.
     """
     return Member(url, name, rack, timeout)

@@ -20,7 +20,15 @@ from typing import Self
 from weir_toc.endpoint.events import Service
 from weir_toc.errors import TocError
 from weir_toc.hosts.process import ProgramEvent
-from weir_toc.member import DRAIN_SECONDS, JOIN_SECONDS, Event, Part, ProcessThread, events_of
+from weir_toc.member import (
+    DRAIN_SECONDS,
+    JOIN_SECONDS,
+    Event,
+    Part,
+    ProcessThread,
+    check_use,
+    events_of,
+)
 
 
 class EventStream:
@@ -63,6 +71,7 @@ class Member:
     """A process of the network; see `join`."""
 
     def __init__(self, url: str, name: str, rack: int | None, timeout: float) -> None:
+        check_use(name, rack)
         self._arguments = url, name, rack
         self._timeout = timeout
         self._thread: ProcessThread | None = None

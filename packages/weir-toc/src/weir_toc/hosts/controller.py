@@ -534,7 +534,7 @@ class Controller:
             name = text_in(frame, "name")
             rack = frame.get("rack")
             rack = self.state.emptiest_rack() if rack is None else number_in(frame, "rack")
-            why = self.state.refusal(name, rack) or self._not_connected(rack)
+            why = self._no_rack(rack) or self.state.refusal(name, rack) or self._not_connected(rack)
             if why:
                 session.send({"op": "refused", "number": number, "why": why})
                 return
@@ -553,6 +553,15 @@ class Controller:
     def _may_ask(self, process: int, returned: Returned) -> bool:
         failures = self.state.failures
         return failures is not None and is_decided(failures, self._pacing, process, returned)
+
+    def _no_rack(self, rack: int) -> str:
+        """Why no process can ever join a rack: this network has none of that number."""
+        assert self.state.failures is not None
+        racks = len(self.state.failures.topology.racks)
+        if rack < racks:
+            return ""
+        has = f"racks 0 to {racks - 1}" if racks > 1 else "rack 0 alone"
+        return f"there is no rack {rack}: this network has {has}"
 
     def _not_connected(self, rack: int) -> str:
         """Why no process can join a rack now: its address may be that of a former aggregator."""

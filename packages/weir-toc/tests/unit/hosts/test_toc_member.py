@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,8 @@ from weir_toc import packet as wire
 from weir_toc.cli import WRONG_USE, main
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import EndpointConfig, Service
-from weir_toc.errors import TocError
+from weir_toc.endpoint.making import RUN_MIN
+from weir_toc.errors import InvalidUse, TocError
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
 from weir_toc.hosts.scheduling import NICE, promptly
@@ -158,9 +160,20 @@ def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
             e.send([("nobody", b"")])
         with pytest.raises(InvalidScattering, match="32769 bytes"):
             e.send_reliable([("e", bytes(32_769))])
+        for payload in ("text", 5, None, [1]):
+            for count in (1, 2 * RUN_MIN):
+                with pytest.raises(InvalidScattering, match="a payload is bytes, and that to 'e'"):
+                    e.send_many([[("e", payload)]] * count)  # type: ignore[list-item]
+        for parts in (["e"], [("e",)], [("e", b"", 1)], 7, [7]):
+            for count in (1, 2 * RUN_MIN):
+                with pytest.raises(InvalidScattering, match="pairs of receiver and payload"):
+                    e.send_reliable_many([parts] * count)  # type: ignore[list-item]
+        for part in (b"of any kind", bytearray(b"of any kind"), memoryview(b"of any kind")):
+            e.send([("e", part)])  # type: ignore[list-item]
+            assert message(e.best_effort).payload == b"of any kind"
         with pytest.raises(Refused, match="a process named 'e' is here already"):
             weir_toc.sync.join(network.url, name="e", timeout=0.5).__enter__()
-        with pytest.raises(Refused, match="no aggregator runs for rack 7"):
+        with pytest.raises(Refused, match="there is no rack 7: this network has rack 0 alone"):
             weir_toc.sync.join(network.url, name="f", rack=7, timeout=0.5).__enter__()
     with pytest.raises(weir_toc.TocError, match="has left the network"):
         e.send([(1, b"")])
@@ -168,6 +181,18 @@ def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
         weir_toc.sync.join("localhost:7", name="f").__enter__()
     with pytest.raises(weir_toc.TocError, match=r"could not join in 0\.3 s"):
         weir_toc.sync.join("toc://127.0.0.1:1", name="f", timeout=0.3).__enter__()
+
+
+@pytest.mark.parametrize("join", [weir_toc.join, weir_toc.sync.join])
+@pytest.mark.parametrize(
+    ("name", "rack"), [("", 0), ("a" * 256, 0), (b"a", 0), (None, 0), ("a", -1), ("a", "0")]
+)
+def test_a_name_or_rack_that_none_can_have_is_refused_at_the_call(
+    join: Any, name: Any, rack: Any
+) -> None:
+    with pytest.raises(InvalidUse, match=r"1 to 255 characters|numbers from 0 on"):
+        join("toc://127.0.0.1:1", name=name, rack=rack)
+    join("toc://127.0.0.1:1", name="a" * 255, rack=0)
 
 
 def test_best_effort_leaves_without_a_receiver_that_is_dead(network: Loopback) -> None:
