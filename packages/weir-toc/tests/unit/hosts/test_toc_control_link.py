@@ -18,8 +18,15 @@ from weir_toc.controller.pacing import ANSWER_NS_MIN
 from weir_toc.endpoint.events import Delivered, Service
 from weir_toc.errors import Fenced, NotSent
 from weir_toc.hosts import process as hosts_process
-from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink, address_in, is_foreign
-from weir_toc.hosts.frames import REQUEST_BYTES_MAX, Frame, framed_json, parsed, read_frame
+from weir_toc.hosts.control_link import SILENT_SECONDS, ControlLink, Members, address_in, is_foreign
+from weir_toc.hosts.frames import (
+    REQUEST_BYTES_MAX,
+    Address,
+    Frame,
+    framed_json,
+    parsed,
+    read_frame,
+)
 from weir_toc.hosts.process import Settling
 
 
@@ -130,11 +137,24 @@ def test_an_address_of_another_machine_itself_is_not_one_here(
     leader: str, member: str, is_so: bool
 ) -> None:
     assert is_foreign((leader, 7001), (member, 7001)) == is_so
-    link = ControlLink([(member, 7001)], {"op": "hello", "kind": "member"})
-    link._follow((member, 7001), {"op": "moved", "to": [leader, 7002], "why": "2 leads"})
-    assert ("name one that is reached from here" in link.trouble) == is_so
-    link._members.choose()
-    assert link._members.choose() == ((member, 7001) if is_so else (leader, 7002))
+    members = Members([(member, 7001)])
+    assert members.choose() == (member, 7001)
+    assert members.name((leader, 7002), by=(member, 7001)) is not is_so
+    assert members.choose() == ((member, 7001) if is_so else (leader, 7002))
+
+
+def test_a_link_says_why_it_does_not_follow_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir_toc.hosts.control_link.is_foreign", lambda _leader, _member: True)
+    links: list[ControlLink] = []
+
+    def link_of(address: Address) -> ControlLink:
+        links.append(ControlLink([address], {"op": "hello", "kind": "member"}))
+        return links[0]
+
+    moved: Frame = {"op": "moved", "to": ["localhost", 7_002], "why": "2 leads"}
+    asyncio.run(played([[moved]], link_of))
+    (link,) = links
+    assert link.trouble.startswith("2 leads, an address of its own machine: name one")
 
 
 @pytest.mark.parametrize("value", [
