@@ -128,10 +128,15 @@ class Bundle:
 
     @property
     def held(self) -> bool:
-        """Whether any may be worked on; the others are left out from now on."""
+        """Whether any may be worked on; the others go back then, and are left out."""
         held = [part for part in self.parts if part.held]
-        self.parts = held or self.parts
-        return bool(held)
+        if not held:
+            return False
+        for part in self.parts:
+            if part not in held:
+                part.give_back()  # its grant is settled when all of it is
+        self.parts = held
+        return True
 
     def done(self) -> None:
         """Say that all are done."""

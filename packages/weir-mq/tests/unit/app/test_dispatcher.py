@@ -192,6 +192,25 @@ def test_what_is_held_no_more_is_not_begun(begun: Any, delivery: Any) -> None:
     asyncio.run(test())
 
 
+def test_what_is_held_no_more_is_left_out_of_a_list_and_goes_back(
+    begun: Any, delivery: Any
+) -> None:
+    seen: list[list[bytes]] = []
+
+    async def work(messages: Sequence[weir.Message]) -> None:
+        seen.append([message.value for message in messages])
+
+    async def test() -> None:
+        async with begun(work, batch=True, max_messages=3) as run:
+            gone, *others = [delivery(value) for value in "123"]
+            gone.held = False
+            run.source.add(gone, *others)
+            assert await settled(gone, *others) == ["untried", "done", "done"]
+        assert seen == [[b"2", b"3"]]
+
+    asyncio.run(test())
+
+
 def test_lists_are_settled_together_and_what_failed_comes_alone(begun: Any, delivery: Any) -> None:
     seen: list[list[bytes]] = []
 
