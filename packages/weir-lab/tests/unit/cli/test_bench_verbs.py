@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,13 @@ def test_latency_by_tls_says_how_much_longer_it_takes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls: list[str] = []
-    measure = latency.measure
+    measure = latency.measure_by_turns
 
-    async def watched(side: Own, settings: latency.Settings) -> Any:
-        urls.append(side.url)
-        return await measure(side, settings)
+    async def watched(plans: Sequence[tuple[Own, latency.Settings]]) -> Any:
+        urls.extend(side.url for side, _ in plans)
+        return await measure(plans)
 
-    monkeypatch.setattr(latency, "measure", watched)
+    monkeypatch.setattr(latency, "measure_by_turns", watched)
     words = ("--lone", "10", "--rate", "100", "--seconds", "100ms", "--rest", "0s", "--tls")
     plain, secure = measured(capsys, "latency", *words)["runs"]
     assert (plain["tls"], plain["tls_confirm_more_ms"], secure["tls"]) == (False, None, True)
