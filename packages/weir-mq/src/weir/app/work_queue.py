@@ -129,14 +129,15 @@ class Bundle:
     @property
     def held(self) -> bool:
         """Whether any may be worked on; the others go back then, and are left out."""
-        held = [part for part in self.parts if part.held]
-        if not held:
-            return False
+        held: list[Delivery] = []
+        over: list[Delivery] = []
         for part in self.parts:
-            if part not in held:
+            (held if part.held else over).append(part)
+        if held:
+            for part in over:
                 part.give_back()  # its grant is settled when all of it is
-        self.parts = held
-        return True
+            self.parts = held
+        return bool(held)
 
     def done(self) -> None:
         """Say that all are done."""
