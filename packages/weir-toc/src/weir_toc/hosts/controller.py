@@ -534,9 +534,10 @@ class Controller:
             name = text_in(frame, "name")
             rack = frame.get("rack")
             rack = self.state.emptiest_rack() if rack is None else number_in(frame, "rack")
-            why = self._no_rack(rack) or self.state.refusal(name, rack) or self._not_connected(rack)
+            never = self._no_rack(rack)
+            why = never or self.state.refusal(name, rack) or self._not_connected(rack)
             if why:
-                session.send({"op": "refused", "number": number, "why": why})
+                session.send({"op": "refused", "number": number, "why": why, "never": bool(never)})
                 return
             record = Registered(name, rack, number_in(frame, "nonce"))
         elif op == "start":

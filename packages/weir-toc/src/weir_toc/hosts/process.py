@@ -33,7 +33,7 @@ from weir_toc.endpoint.events import (
     Undeliverable,
 )
 from weir_toc.endpoint.making import Scatterings
-from weir_toc.errors import ClockStopped, Fenced, NotSent, SendBufferFull, TocError
+from weir_toc.errors import ClockStopped, Fenced, NotSent, Refused, SendBufferFull, TocError
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Address, Frame, number_in, packets_in, text_in
@@ -325,8 +325,10 @@ class Process:
         if self._rack is not None:
             request["rack"] = self._rack
         while (answer := await self.link.request(request))["op"] != "done":
-            # Its aggregator may start yet, and a former process of this name be given up.
             self.refused = str(answer.get("why", ""))
+            if answer.get("never") is True:
+                raise Refused(self.refused)
+            # Its aggregator may start yet, and a former process of this name be given up.
             await asyncio.sleep(_AGAIN_AFTER)
         process, interval = number_in(answer, "process"), number_in(answer, "interval")
         place = place_named(text_in(answer, "place"))
