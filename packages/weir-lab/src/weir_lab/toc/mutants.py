@@ -144,7 +144,7 @@ MUTANTS = (
            "        self._deliver(Service.RELIABLE, self.commit)\n\n    # --",
            "        waiting.clear()\n\n    # --", 8, ("I9", "I10", "I11")),
     Mutant("who comes back delivers what was recalled", _RECEIVING,
-           "for sender, low, high in decisions.recalled:", "for sender, low, high in ():", 88,
+           "for sender, low, high in decisions.recalled:", "for sender, low, high in ():", 115,
            ("I12",)),
     Mutant("who comes back delivers of its own what others do not", _RECEIVING,
            "waiting[:] = [one for one in waiting if one[1] != process or one[0] <= last]\n",
@@ -242,6 +242,8 @@ MUTANTS = (
            "return term >= self.highest", "return True", 89, ("Routes",)),
     Mutant("who is not connected and holds the barriers of all goes on", _AWAY,
            "return sorted(due)", "return []", 1004310, ("I9", "I14")),
+    Mutant("what has not left keeps its credits above a smaller window", _SENDING,
+           "flow.take_back(_queued(self.flows.values(), flow.to))", "pass", 6966, ("I9", "I16")),
 )  # fmt: skip
 
 

@@ -268,6 +268,18 @@ class Flow:
         self.used += count * batch.cost
         self.congestion.under_way += count * batch.cost
 
+    def take_back(self, queued: Iterable[Scattering]) -> None:
+        """Take all credits back from what has not left: the oldest gets them again, as they fit.
+
+        They were granted before all that waits here now, so what loses them comes first.
+        """
+        for scattering in sorted(queued, key=lambda one: one.ticket, reverse=True):
+            for part in scattering.parts:
+                if part.to == self.to and part.holds_credit:
+                    self.release(part)
+                    self.queue.appendleft((scattering, part))
+                    scattering.waiting += 1
+
     def waiting(self) -> list[tuple[Scattering, Part]]:
         """Return what waits for credits, all of it apart from now on."""
         if any(isinstance(one, Batch) for one in self.queue):

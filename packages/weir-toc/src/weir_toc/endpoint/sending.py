@@ -3,7 +3,9 @@
 A scattering leaves when every part fits in the window of its receiver. Credits of a receiver are
 granted in the order in which scatterings were queued, and are kept while other parts still wait. So
 the scattering that has waited longest is first in all of its queues: none waits for ever, and large
-ones are not overtaken again and again.
+ones are not overtaken again and again. When a receiver makes its window smaller, what has not left
+gives back the credits that exceed it, and keeps its place: else senders would wait for ever for
+receivers that wait for each other's senders.
 
 A best effort scattering leaves without the receivers that have failed, or never answer, before it
 can. Its sender is told of these behind its stamp.
@@ -182,9 +184,10 @@ class Sender:
         # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
         # be refused, and its hole keep all behind it in the receiver's memory.
         if number >= flow.ack_number:
-            flow.ack_number = number
             shrank = ack.window < flow.window
-            flow.window = ack.window
+            flow.ack_number, flow.window = number, ack.window
+            if shrank and flow.used > ack.window:
+                flow.take_back(_queued(self.flows.values(), flow.to))
             flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
         self._confirm_window(now, flow, is_forwarded)
         self._grant(now, [flow])
@@ -313,8 +316,7 @@ class Sender:
 
     def _leave_batch(self, now: int, batch: Batch) -> None:
         """Stamp a batch and queue its packets, in pieces."""
-        service, flow = batch.service, self.flows[batch.to]
-        count = len(batch)
+        service, flow, count = batch.service, self.flows[batch.to], len(batch)
         stamp = self._outbox.stamps.run(now, count)
         if service is Service.RELIABLE:
             self._outbox.reliable = stamp + count - 1
