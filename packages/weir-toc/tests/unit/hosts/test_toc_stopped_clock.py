@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
+from time import monotonic_ns
 from typing import cast
 
 import pytest
@@ -15,6 +17,8 @@ from weir_toc import sync
 from weir_toc.errors import ClockStopped, Fenced, first_error
 from weir_toc.hosts.alarm import Alarm
 from weir_toc.hosts.control_link import ControlLink
+from weir_toc.hosts.udp import Sending, UdpSocket
+from weir_toc.member import Member
 from weir_toc.node import SILENT_INTERVALS
 
 T = 1_000_000
@@ -89,3 +93,32 @@ def test_a_process_whose_clock_stops_ends_and_others_go_on(tmp_path: Path) -> No
         other.send_reliable([("c", b"on")])
         events = [third.reliable.next(PATIENCE_SECONDS) for _ in range(2)]
         assert {type(event).__name__ for event in events} == {"Message", "ProcessFailed"}
+
+
+def test_a_process_whose_clock_stops_as_it_joins_does_not_wait_to_be_heard(
+    tmp_path: Path,
+) -> None:
+    """Its wish to join is lost, and by its clock the time to repeat it never comes.
+
+    No switch knows it, so none fences it: its own host must find that out.
+    """
+    shown: list[int] = []
+
+    class Unheard(UdpSocket):
+        """Stops the clock of its host as it is to send something, and loses that."""
+
+        def send(self, packets: Iterable[Sending]) -> None:
+            if [*packets] and not shown:
+                shown.append(monotonic_ns())
+
+    def raw_clock() -> int:
+        return shown[0] if shown else monotonic_ns()
+
+    async def join(url: str) -> None:
+        async with Member(url, "a", None, PATIENCE_SECONDS, Unheard, raw_clock):
+            raise AssertionError("nobody has heard it")
+
+    with loopback(tmp_path) as network:
+        with pytest.raises(Fenced, match="clock of this host has stood still"):
+            asyncio.run(join(network.url))
+        assert shown
