@@ -181,6 +181,9 @@ def live(world: World) -> Iterator[str]:
         if host.is_returning:
             yield f"I14 {process} was excluded, and not told what became of what it holds"
     for process, host in world.correct.items():
+        if not host.has_joined:
+            yield f"I14 {process} has not joined, though the switch of its rack hears it"
+            continue
         lag = now - min(host.endpoint.barriers)
         if lag > bound + 8 * T:
             yield f"I14 a barrier of {process} stands still: it lags by {lag / T:.1f} T"

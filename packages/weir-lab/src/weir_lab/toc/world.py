@@ -102,6 +102,11 @@ class Host:
     is_returning: bool = False
     has_recovered: bool = False
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether it was admitted once: before that, its barriers are 0 and it delivers nothing."""
+        return self.endpoint.barriers != (0, 0)
+
     def now(self, true: int) -> int:
         """The time that this host reads."""
         return self.clock.now(true)
@@ -245,13 +250,14 @@ class World:
     def stop_clock(self, node: int) -> None:
         """Stop the raw clock of a process or of a switch for good.
 
-        The host of a switch sees it by its timers, and ends; a process goes on here until the
+        The host of a switch sees it by its timers, and ends. So does that of a process which still
+        joins: it may be that nobody has heard of it. One that has joined goes on here until the
         switch of its rack sees it.
         """
         now = self.network.now
         self.clock_of(node).stop(now)
-        if node in self.switches:
-            self.network.at(now + SILENT_INTERVALS * T, self.crash, node)
+        ends = _give_up_joining if node in self.hosts else World.crash
+        self.network.at(now + SILENT_INTERVALS * T, ends, self, node)
 
     def run(self, time: int) -> None:
         """Let true time pass."""
@@ -607,14 +613,9 @@ class World:
     def correct(self) -> dict[int, Host]:
         """The processes that neither crashed nor were declared to have failed.
 
-        One that tries to join at a dead switch is nobody's yet.
+        One that tries to join at a dead switch, or by a cable that is cut, is nobody's yet.
         """
-        failed = self.controller.failed
-        return {
-            one: host
-            for one, host in self.hosts.items()
-            if host.alive and one not in failed and host.switch not in self.dead
-        }
+        return {one: host for one, host in self.hosts.items() if _is_correct(self, one, host)}
 
     @property
     def judged(self) -> set[int]:
@@ -635,6 +636,21 @@ class World:
     def is_settled(self) -> bool:
         """Whether all that was sent is delivered or given up, as far as processes know."""
         return _is_settled(self)
+
+
+def _is_correct(world: World, process: int, host: Host) -> bool:
+    if not host.alive or process in world.controller.failed or host.switch in world.dead:
+        return False
+    return host.has_joined or (process, host.switch) not in world.network.cut
+
+
+def _give_up_joining(world: World, process: int) -> None:
+    """The host of a process, if that runs and has not joined, finds that its clock stands."""
+    host = world.hosts[process]
+    if host.paused_until > world.network.now:
+        world.network.at(host.paused_until, _give_up_joining, world, process)
+    elif not host.has_joined:
+        world.crash(process)
 
 
 def _is_settled(world: World) -> bool:

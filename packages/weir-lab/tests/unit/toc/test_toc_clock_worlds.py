@@ -91,6 +91,44 @@ def test_others_go_on_without_a_process_whose_clock_has_stopped(is_idle: bool) -
     assert violations(world) == []
 
 
+@pytest.mark.parametrize("pause", [0, 40 * T])
+def test_a_process_that_nobody_has_heard_ends_if_its_clock_stops(pause: int) -> None:
+    """By its clock the time to repeat its wish never comes, and no switch can fence it."""
+    world = world_of(5, racks=1)
+    switch = world.hosts[1].switch
+    world.network.cut |= {(5, switch)}
+    assert world.join(0) == 5
+    world.run(T // 2)
+    world.stop_clock(5)
+    world.pause(5, pause)
+    world.heal(5, switch)
+    assert 5 in world.correct
+    world.run((pause and 28 * T) + 8 * T)
+    assert 5 in world.correct
+    assert "I14 5 has not joined" in " ".join(violations(world))
+    world.run(20 * T)
+    assert not world.hosts[5].has_joined
+    assert world.correct.keys() == {1, 2, 3, 4}
+    assert not world.controller.failed
+    assert world.is_settled
+    assert violations(world) == []
+
+
+def test_a_process_whose_clock_stops_before_it_hears_of_its_admission_fails() -> None:
+    world, random = world_of(6, racks=1), Random(6)
+    switch = world.hosts[1].switch
+    world.network.cut |= {(switch, 5)}
+    assert world.join(0) == 5
+    world.run(T // 2)
+    world.stop_clock(5)
+    world.heal(5, switch)
+    run(world, 40, random)
+    assert not world.hosts[5].has_joined
+    assert [*world.controller.failed] == [5]
+    world.run(60 * T)
+    assert violations(world) == []
+
+
 def test_others_go_on_without_a_switch_whose_clock_has_stopped() -> None:
     world, random = world_of(4), Random(4)
     switch = world.hosts[1].switch

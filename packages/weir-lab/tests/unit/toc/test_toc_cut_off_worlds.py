@@ -99,3 +99,22 @@ def test_processes_join_a_rack_that_comes_back_while_its_cable_is_behind(
     assert world.correct.keys() >= {*new}
     assert all(world.hosts[process].deliveries for process in new)
     assert not violations(world)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_process_that_joins_by_a_cut_cable_is_awaited_once_that_heals(both: bool) -> None:
+    world = World(1, Shape(racks=1, faults=Faults(delay=50_000, jitter=20_000)))
+    world.run(10 * T)
+    switch = world.hosts[1].switch
+    world.network.cut |= {(5, switch), (switch, 5)} if both else {(5, switch)}
+    assert world.join(0) == 5
+    world.run(30 * T)
+    assert world.correct.keys() == {1, 2, 3, 4}
+    assert world.is_settled
+    assert violations(world) == []
+    world.heal(5, switch)
+    assert "I14 5 has not joined" in " ".join(violations(world))
+    world.run(20 * T)
+    assert world.hosts[5].has_joined
+    assert world.correct.keys() == {1, 2, 3, 4, 5}
+    assert violations(world) == []
