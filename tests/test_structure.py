@@ -112,15 +112,19 @@ def modules(root: Path) -> tuple[Module, ...]:
     return tuple(found)
 
 
-def classes(root: Path) -> Iterator[tuple[Module, ast.ClassDef]]:
-    """Every class of the distributions, with its module."""
-    for module in modules(root):
-        for node in module.nodes:
-            if isinstance(node, ast.ClassDef):
-                yield module, node
+@cache
+def classes(root: Path) -> tuple[tuple[Module, ast.ClassDef], ...]:
+    """Return every class of the distributions, with its module."""
+    return tuple(
+        (module, node)
+        for module in modules(root)
+        for node in module.nodes
+        if isinstance(node, ast.ClassDef)
+    )
 
 
-def attributes(node: ast.ClassDef) -> set[str]:
+@cache
+def attributes(node: ast.ClassDef) -> frozenset[str]:
     """Return what an object of a class has: declared in its body, or assigned in a method."""
     found = set()
     for inside in ast.walk(node):
@@ -137,7 +141,7 @@ def attributes(node: ast.ClassDef) -> set[str]:
                 if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"
             }
     declared = (n.target for n in node.body if isinstance(n, ast.AnnAssign))
-    return found | {target.id for target in declared if isinstance(target, ast.Name)}
+    return frozenset(found | {one.id for one in declared if isinstance(one, ast.Name)})
 
 
 def long_files(root: Path) -> Iterator[Wrong]:
@@ -222,15 +226,16 @@ def private_reads_by_tests(root: Path) -> Iterator[Wrong]:
                     yield Wrong(name, f"line {node.lineno} reads {of}.{node.attr}")
 
 
-def private_names(root: Path) -> set[str]:
+@cache
+def private_names(root: Path) -> frozenset[str]:
     """Return the private attributes and methods of all classes."""
     ours = {name for _, node in classes(root) for name in attributes(node)}
     for _, node in classes(root):
         ours |= {n.name for n in node.body if isinstance(n, Function)}
-    return {name for name in ours if name[0] == "_"} - PUBLIC
+    return frozenset(name for name in ours if name[0] == "_") - PUBLIC
 
 
-def reads_of(nodes: Sequence[ast.AST], ours: set[str]) -> Iterator[ast.Attribute]:
+def reads_of(nodes: Sequence[ast.AST], ours: frozenset[str]) -> Iterator[ast.Attribute]:
     """Yield where a file reads one of these attributes, and it is none of its own classes'."""
     others = ours - {n.name for n in nodes if isinstance(n, Function | ast.ClassDef)}
     for node in nodes:
@@ -313,6 +318,19 @@ def is_kept(target: ast.expr, node: ast.ClassDef) -> bool:
 
 
 Check = Callable[[Path], Iterator[Wrong]]
+
+
+def forget() -> None:
+    """Read all anew: files have changed, or the syntax of all is no load for later tests."""
+    for kept in (modules, classes, attributes, private_names):
+        kept.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Leave nothing in memory."""
+    yield
+    forget()
 
 
 def complaints(check: Check, excused: Mapping[str, str] | None = None, root: Path = ROOT) -> str:
@@ -407,7 +425,7 @@ PLANTED: dict[Check, tuple[dict[str, str], str]] = {
 def test_each_check_catches_a_planted_violation(check: Check, tmp_path: Path) -> None:
     files, expected = PLANTED[check]
     assert not complaints(check, root=tmp_path)
-    modules.cache_clear()
+    forget()
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
