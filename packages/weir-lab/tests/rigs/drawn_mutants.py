@@ -61,8 +61,9 @@ def seeds_of(count: int, *failed: Any) -> list[Any]:
 def one_in(count: int) -> Callable[[Test], Test]:
     """Let `make test` play a test once in `count` changes of the code, and else leave it out.
 
-    For what others prove as well: a world that once broke a promise is another run with every
-    change, and that a seed replays is shown for one node and for three in any case.
+    For what others prove as well: a sweep of one kind of worlds, for hundreds of drawn worlds are
+    of all kinds; a world that once broke a promise, for it is another run with every change; and
+    that a seed replays, which is shown for one node and for three in any case.
     """
 
     def mark(test: Test) -> Test:

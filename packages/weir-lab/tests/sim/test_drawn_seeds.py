@@ -7,11 +7,13 @@ code does.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rigs.many_seeds import SEEDS, TOC_SEEDS, judged
+from weir_lab.sim.checkers.exercised import ALL
 
 
 @pytest.mark.timeout(2_700)
@@ -26,6 +28,11 @@ def test_every_promise_is_kept_in_drawn_worlds(many_seeds: Path) -> None:
     # A simulation in which nothing happens keeps every promise too.
     assert operations >= 200 * seeds
     assert faults >= 10 * seeds
+    # Nor is a promise broken that no world can break: this stands for sweeps of one kind each.
+    worlds = Counter[str]()
+    for told, _ in found:
+        worlds.update(told["worlds_of"])
+    assert not {name: worlds[name] for name in ALL if worlds[name] < seeds // 50}
 
 
 @pytest.mark.timeout(2_700)

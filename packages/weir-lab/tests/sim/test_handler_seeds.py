@@ -27,6 +27,7 @@ print(run_seed(4, NODE_HANDLERS).trace_hash)
 """
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_every_effect_happens_once_whatever_befalls() -> None:
     shipped = replace(SET_HANDLERS, shipped=(True,))

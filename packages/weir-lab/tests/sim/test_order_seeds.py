@@ -34,12 +34,14 @@ ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "2"))
 SINK_SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "2"))
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_every_promise_is_kept_where_nobody_reads_in_total_order() -> None:
     broken = [one.report() for one in run_seeds(0, SEEDS, UNORDERED) if one.violations]
     assert not broken, "\n\n".join(broken[:3])
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 15 * SINK_SEEDS)
 def test_every_promise_is_kept_where_queries_write() -> None:
     for shape, seeds in ((NODE_SINKS, SINK_SEEDS), (SINKS, max(SINK_SEEDS // 4, 1))):
@@ -47,6 +49,7 @@ def test_every_promise_is_kept_where_queries_write() -> None:
         assert not broken, "\n\n".join(broken[:3])
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 5 * SCATTER_SEEDS)
 def test_every_promise_is_kept_by_one_node_where_clients_scatter() -> None:
     outcomes = run_seeds(0, SCATTER_SEEDS, NODE_SCATTERED)
@@ -54,6 +57,7 @@ def test_every_promise_is_kept_by_one_node_where_clients_scatter() -> None:
     assert not broken, "\n\n".join(broken[:3])
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * ENDING_SEEDS)
 def test_every_promise_is_kept_where_a_partition_ends() -> None:
     for shape, seeds in ((NODE_ENDING, ENDING_SEEDS), (ENDING, max(ENDING_SEEDS // 4, 1))):
@@ -61,6 +65,7 @@ def test_every_promise_is_kept_where_a_partition_ends() -> None:
         assert not broken, "\n\n".join(broken[:3])
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     [
@@ -73,6 +78,7 @@ def test_one_node_whose_topic_grows_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -88,6 +94,7 @@ def test_one_node_where_consumers_take_turns_keeps_every_promise(seed: int) -> N
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -114,6 +121,7 @@ def test_one_node_where_clients_scatter_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -131,6 +139,7 @@ def test_one_node_of_which_a_partition_ends_keeps_every_promise(seed: int) -> No
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     [
@@ -157,6 +166,7 @@ def test_what_a_clock_ahead_prepared_is_found_out() -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(

@@ -28,6 +28,7 @@ print(run_seed(3, NODE_PARCELS).trace_hash)
 """
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_what_is_large_comes_whole_and_what_is_delayed_in_time() -> None:
     shipped = replace(SET_PARCELS, shipped=(True,))

@@ -24,6 +24,7 @@ NODE = replace(NODE_READS, typed=(10,), planners=0, shipped=(True,))
 SET = replace(SET_READS, typed=(10,), planners=0, shipped=(True,))
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_a_number_stands_for_one_version_and_may_be_named_at_once() -> None:
     at_stake = 0

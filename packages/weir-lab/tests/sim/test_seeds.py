@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import weir
-from rigs.drawn_mutants import seeds_of
+from rigs.drawn_mutants import one_in, seeds_of
 from weir_lab.sim.run import run_seed, run_seeds
 
-SEEDS = int(os.environ.get("WEIR_SEEDS", "5"))
+SEEDS = int(os.environ.get("WEIR_SEEDS", "3"))
 FIRST = int(os.environ.get("WEIR_FIRST_SEED", "0"))
 SOURCE = Path(weir.__file__).parents[1]
 
-TRACES = "from weir_lab.sim.run import run_seeds\nprint([o.trace_hash for o in run_seeds(40, 4)])"
+TRACES = "from weir_lab.sim.run import run_seeds\nprint([o.trace_hash for o in run_seeds(40, 2)])"
 
 
 @pytest.mark.timeout(120 + SEEDS)
@@ -35,6 +35,7 @@ def test_every_promise_is_kept_in_every_seed() -> None:
     assert faults >= 3 * SEEDS
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -78,4 +79,4 @@ def test_the_trace_does_not_hang_on_the_hash_seed() -> None:
         timeout=120,
         check=True,
     )
-    assert child.stdout.strip() == str([one.trace_hash for one in run_seeds(40, 4)])
+    assert child.stdout.strip() == str([one.trace_hash for one in run_seeds(40, 2)])

@@ -38,12 +38,14 @@ print([outcome.trace_hash for outcome in run_seeds(50, 1, CROWDED)])
 """
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_every_promise_is_kept_while_groups_move_between_four() -> None:
     broken = [outcome.report() for outcome in run_seeds(0, SEEDS, FOUR) if outcome.violations]
     assert not broken, "\n\n".join(broken[:3])
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -63,6 +65,7 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("seed", "shape"),
     seeds_of(
@@ -104,6 +107,7 @@ def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(
@@ -126,6 +130,7 @@ def test_a_set_seed_in_which_clients_scatter_that_once_failed_keeps_every_promis
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     [
@@ -148,6 +153,7 @@ def test_nothing_is_asked_of_one_of_two_voters_whose_log_rots_while_others_come_
     assert not outcome.violations, outcome.report()
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "seed",
     seeds_of(

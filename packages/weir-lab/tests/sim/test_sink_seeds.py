@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir_lab.sim.checkers.applications import SunkOnce
 from weir_lab.sim.history import History
 from weir_lab.sim.observations import Sunk
@@ -23,6 +24,7 @@ NODE = replace(NODE_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
 SET = replace(SET_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
 
 
+@one_in(3)
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_each_batch_is_published_once_and_all_read_it_alike() -> None:
     at_stake = 0
