@@ -1,7 +1,7 @@
 """Worlds in which some read and consume by relay nodes as they ship, which are killed, too.
 
-WEIR_RELAY_NODE_SEEDS says how many are played of one node, and of three nodes a quarter as many, but
-one.
+WEIR_RELAY_NODE_SEEDS says how many are played of one node, and of three nodes a quarter as many,
+but one.
 """
 
 from __future__ import annotations

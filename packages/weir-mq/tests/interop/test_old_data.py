@@ -57,16 +57,37 @@ def told() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    old.unpack(tmp_path, "node", "inbox.db")
-    with start_node(tmp_path / "node", tmp_path, **old.SETTINGS) as node:
+def opened(folder: Path) -> Node:
+    """Start a node on what is archived of one, which an inbox lies beside."""
+    old.unpack(folder, "node", "inbox.db")
+    return start_node(folder / "node", folder, **old.SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node of all tests that leave alone what later ones read: each has its topics, clusters or
+    devices.
+    """
+    with opened(tmp_path_factory.mktemp("old")) as node:
         yield node
 
 
 @pytest.fixture
 def w(node: Node) -> Iterator[sync.Client]:
     with sync.connect(node.url) as client:
+        yield client
+
+
+@pytest.fixture
+def own_node(tmp_path: Path) -> Iterator[Node]:
+    """A node of one test."""
+    with opened(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture
+def own_w(own_node: Node) -> Iterator[sync.Client]:
+    with sync.connect(own_node.url) as client:
         yield client
 
 
@@ -103,27 +124,27 @@ def test_every_topic_message_cluster_and_device_is_there(
 
 
 def test_a_node_keeps_its_files_under_their_names(
-    node: Node, tmp_path: Path, told: dict[str, Any]
+    own_node: Node, tmp_path: Path, told: dict[str, Any]
 ) -> None:
-    node.stop()
+    own_node.stop()
     assert old.files(tmp_path / "node") == told["node"]["files"]
 
 
-def test_publishes_go_on_behind_what_is_there(w: sync.Client, told: dict[str, Any]) -> None:
+def test_publishes_go_on_behind_what_is_there(own_w: sync.Client, told: dict[str, Any]) -> None:
     then = told["node"]
     for topic, rows in then["seen"].items():
-        ends = w.positions(topic)[1]
-        receipt = w.publish(topic, b"new", partition=0)
+        ends = own_w.positions(topic)[1]
+        receipt = own_w.publish(topic, b"new", partition=0)
         assert receipt.offset == ends[0]
         assert receipt.stamp > max((row[2] for row in rows), default=0)
-        now = old.seen(w, topic)
+        now = old.seen(own_w, topic)
         assert [row for row in now if row[:2] != [0, ends[0]]] == rows
         assert len(now) == len(rows) + 1
-    with w.scatter() as s:
+    with own_w.scatter() as s:
         s.publish("accounts", b"-9", partition=0)
         s.publish("invoices", b"paid 9")
     assert s.receipts[0].stamp == s.receipts[1].stamp
-    assert old.in_order(w, "moves")[:-1] == then["order"]["moves"]
+    assert old.in_order(own_w, "moves")[:-1] == then["order"]["moves"]
 
 
 def test_a_producer_is_known_again(node: Node, told: dict[str, Any]) -> None:
@@ -298,12 +319,12 @@ def test_dead_letters_go_back_to_where_they_came_from(
 
 
 def test_the_inbox_knows_what_it_recorded_and_records_what_is_new(
-    node: Node, w: sync.Client, tmp_path: Path
+    own_node: Node, own_w: sync.Client, tmp_path: Path
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'inbox.db'}")
     inbox = weir.Inbox("ledger")
     inbox.create(engine)
-    app = weir.App(node.url)
+    app = weir.App(own_node.url)
     asked: list[tuple[str, bool]] = []
 
     @app.subscribe("unlocks", cluster="ledger", inbox=inbox, concurrency=1)
@@ -315,13 +336,13 @@ def test_the_inbox_knows_what_it_recorded_and_records_what_is_new(
                 connection.execute(text("insert into effects values (:value)"), {"value": value})
 
     async def play() -> None:
-        async with weir.connect(node.url) as client, app.running(), asyncio.timeout(_WITHIN):
+        async with weir.connect(own_node.url) as client, app.running(), asyncio.timeout(_WITHIN):
             while any(one.lag for one in await client.clusters("unlocks", "ledger")):
                 await asyncio.sleep(0.05)
 
-    w.seek_cluster("unlocks", "ledger", "earliest")
+    own_w.seek_cluster("unlocks", "ledger", "earliest")
     for number in range(4):
-        w.publish("unlocks", f"new {number}", key=f"new {number}")
+        own_w.publish("unlocks", f"new {number}", key=f"new {number}")
     asyncio.run(play())
     with engine.connect() as connection:
         effects = [*connection.execute(text("select value from effects")).scalars()]

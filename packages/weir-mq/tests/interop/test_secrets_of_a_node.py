@@ -9,6 +9,7 @@ import io
 import random
 import threading
 from base64 import b64decode
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,12 @@ def places(folder: Path) -> list[tuple[str, bytes]]:
     return [(str(path), path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
+@cache
 def known(password: str) -> ScramVerifier:
-    """Return a verifier of a password, made with a salt that the test knows."""
+    """Return a verifier of a password, made with a salt that the test knows.
+
+    Hundreds of users have the same, for to make one takes as long as all else that is done for one.
+    """
     return make_verifier(password, SALT)
 
 
