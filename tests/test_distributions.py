@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("weir-raft", "weir-toc", "weir-mq", "weir-lab")
 #: What runs outside the tree must find what it imports by its installation alone.
 _HIDDEN = {"PYTHONPATH", "VIRTUAL_ENV"}
+#: What a JVM that lives for seconds never earns back is left out.
+_LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 def project(name: str) -> Mapping[str, object]:
@@ -87,6 +89,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: Sequence[str], *, cwd: Path, seconds: float = 200) -> str:
     """Run a command without the paths of this environment; return what it printed."""
     environment = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+    environment |= {"SPARK_SUBMIT_OPTS": _LEAN, "SPARK_LAUNCHER_OPTS": _LEAN}
     done = subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=seconds,
         check=False,

@@ -48,13 +48,21 @@ def seeds_of(count: int, *failed: Any) -> list[Any]:
     Each is another run with every change of the code, as good as any other, and `make test` plays
     hundreds that nobody chose. A seed with its shape is a tuple.
     """
-    chosen = drawn([repr(one) for one in failed], count)
+    return some_of(count, *failed)
+
+
+def some_of(count: int, *values: Any) -> list[Any]:
+    """Return a case for each of these: `count` are drawn, and the others are slow.
+
+    For cases that show one thing in several ways. One that has several arguments is a tuple.
+    """
+    chosen = drawn([repr(one) for one in values], count)
     return [
         pytest.param(
             *(one if isinstance(one, tuple) else (one,)),
             marks=[] if repr(one) in chosen else [pytest.mark.slow],
         )
-        for one in failed
+        for one in values
     ]
 
 

@@ -280,7 +280,9 @@ def test_timeliness_is_one_object(node: Node) -> None:
     assert {"server", "producers", "consumer"} == found["cpu_s"].keys()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_bench_that_is_stopped_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     more = {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(

@@ -90,8 +90,18 @@ async def fill(url: str, topic: str, first: int = 0, behind: int = MESSAGES) -> 
             await producer.send_many([b"%d" % n for n in numbers], keys=[b"k"] * len(numbers))
 
 
-@pytest.mark.parametrize("work", [0.0, 0.02])
-@pytest.mark.parametrize("mode", ["shared", "keyed", "ordered"])
+@pytest.mark.parametrize(
+    ("mode", "work"),
+    [
+        ("shared", 0.0),
+        ("keyed", 0.02),
+        ("ordered", 0.0),
+        # Each mode and each pace is in one of those.
+        pytest.param("shared", 0.02, marks=pytest.mark.slow),
+        pytest.param("keyed", 0.0, marks=pytest.mark.slow),
+        pytest.param("ordered", 0.02, marks=pytest.mark.slow),
+    ],
+)
 def test_a_message_that_kills_its_process_reaches_its_last_attempt(
     node: Node, mode: str, work: float
 ) -> None:

@@ -47,7 +47,7 @@ async def values_of(w: Client, topic: str) -> list[list[bytes]]:
     return found
 
 
-@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("shards", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_any_shard_serves_every_partition(tmp_path: Path, shards: int, landing: Landing) -> None:
     """By the shared port alone: whichever shard is met passes on what is not its own."""
 
@@ -134,7 +134,7 @@ def test_what_one_number_of_shards_wrote_another_reads(tmp_path: Path) -> None:
         return body
 
     run(tmp_path, 3, begin)
-    for shards in (1, 4, 2):
+    for shards in (1, 4):
         run(tmp_path, shards, goes_on(shards))
 
 
@@ -233,7 +233,7 @@ def test_a_topic_that_is_not_there_is_unknown_at_every_shard(
     run(tmp_path, 2, body)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
     tmp_path: Path, victim: int, shard_pids: Pids
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import weir
+from weir import sync
 from weir.model.topic import AckOutcome
 from weir.testing.nodes import Node, running_node
 
@@ -18,10 +19,18 @@ LEASE = "300ms"
 LONG_S = 3 * LEASE_S
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Node]:
     with running_node(segment_mib=32, spares=0, shards=1) as one:
         yield one
+
+
+@pytest.fixture
+def node(running: Node) -> Iterator[Node]:
+    """A node on which there is no topic."""
+    yield running
+    with sync.connect(running.url) as client:
+        client.delete_topic("t")
 
 
 async def fill(w: weir.client.client.Client, first: int, behind: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rigs.drawn_mutants import some_of
 from weir.client.client import connect
 from weir.errors import WeirError
 from weir_lab.bench import burst, latency, throughput
@@ -31,7 +32,7 @@ def own() -> Iterator[Own]:
         yield side
 
 
-@pytest.mark.parametrize("shape", ["produce", "both"])
+@pytest.mark.parametrize("shape", some_of(1, "produce", "both"))
 def test_the_load_is_raised_and_every_message_accounted_for(
     own: Own, shape: throughput.Shape
 ) -> None:

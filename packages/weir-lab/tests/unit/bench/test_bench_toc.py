@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.drawn_mutants import some_of
 from weir.cli.main import main
 from weir_lab.bench.toc.conformance import PLACES, Result, Runs
 from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Shape, crew
@@ -26,7 +27,7 @@ def conformance(*words: str) -> int:
     return main(["bench", "toc", "conformance", *shape.split(), *words, "--json"])
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some_of(1, *PLACES))
 def test_conformance_checks_every_message_at_each_place(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,7 +170,7 @@ def test_rate_compares_every_message(capsys: pytest.CaptureFixture[str]) -> None
     assert found["reliable_per_s"] > 0
 
 
-@pytest.mark.parametrize("place", ["host", "xdp"])
+@pytest.mark.parametrize("place", [pytest.param("host", marks=pytest.mark.slow), "xdp"])
 def test_rate_compares_every_message_that_crosses_a_tree(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
