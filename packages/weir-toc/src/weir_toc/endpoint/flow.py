@@ -268,6 +268,20 @@ class Flow:
         self.used += count * batch.cost
         self.congestion.under_way += count * batch.cost
 
+    def resize(self, number: int, window: int, is_asked: bool) -> bool:
+        """Take the window that an ACK tells, which has a number, and may ask for a confirmation.
+
+        Return whether the window shrank below the credits that are given.
+        """
+        # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
+        # be refused, and its hole keep all behind it in the receiver's memory.
+        if number < self.ack_number:
+            return False
+        shrank = window < self.window
+        self.ack_number, self.window = number, window
+        self.owes_window |= shrank or is_asked
+        return shrank and self.used > window
+
     def take_back(self, queued: Iterable[Scattering]) -> None:
         """Take all credits back from what has not left: the oldest gets them again, as they fit.
 

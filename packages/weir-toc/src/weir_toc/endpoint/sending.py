@@ -181,14 +181,8 @@ class Sender:
                     self._send_again(now, flow, psn, one)
         if not flow.window and ack.window:
             flow.retry_at = now + flow.trips.timeout
-        # An ACK that was overtaken may tell an older, larger window. What exceeds that of now would
-        # be refused, and its hole keep all behind it in the receiver's memory.
-        if number >= flow.ack_number:
-            shrank = ack.window < flow.window
-            flow.ack_number, flow.window = number, ack.window
-            if shrank and flow.used > ack.window:
-                flow.take_back(_queued(self.flows.values(), flow.to))
-            flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
+        if flow.resize(number, ack.window, bool(packet.flags & wire.CONFIRM)):
+            flow.take_back(_queued(self.flows.values(), flow.to))
         self._confirm_window(now, flow, is_forwarded)
         self._grant(now, [flow])
 
