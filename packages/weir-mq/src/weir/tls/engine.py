@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from weir.tls.peers import PeerCertificate, peer_of
 from weir.tls.records import RECORD_BYTES, Records
@@ -25,7 +26,8 @@ _MANY = 1 << 16
 class TlsEngine:
     """One end of a connection. All of it may raise `ssl.SSLError`."""
 
-    __slots__ = ("_incoming", "_make", "_outgoing", "_records", "_tls", "has_ended", "peer")
+    __slots__ = ("_incoming", "_inner", "_make", "_outgoing", "_records", "_tls", "has_ended",
+                 "peer")  # fmt: skip
 
     def __init__(self, make: Maker) -> None:
         """Make what `make` does with the first bytes, or the first step."""
@@ -35,6 +37,8 @@ class TlsEngine:
         self.has_ended = False
         self._make = make
         self._tls: ssl.SSLObject | None = None
+        #: What `ssl.SSLObject` passes each call on to: a frame of Python less a record.
+        self._inner: Any = None
         self._incoming = self._outgoing = _NO_BIO
         self._records = Records()
 
@@ -63,12 +67,22 @@ class TlsEngine:
         self._incoming.write(data)
         return whole
 
-    def feed_alone(self, data: bytes) -> bool:
-        """Take bytes if they are one whole record; else return False, and take nothing."""
-        if not self._records.take_alone(data):
-            return False
+    def read_alone(self, data: bytes) -> bytes | None:
+        """Return what is in bytes that are one whole record of data, as most reads are. None: they
+        are not, and nothing is taken. Empty: it was for TLS alone, which `read` looks at.
+
+        It takes few steps and little memory, for whoever waits for a message has cold caches.
+        """
+        records = self._records
+        if not records.are_alone(data):
+            return None
         self._incoming.write(data)
-        return True
+        try:
+            plain: bytes = self._inner.read(len(data))
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            plain = b""
+        records.silent = 0 if plain else records.silent + len(data)
+        return plain
 
     def shake(self) -> bool:
         """Go on with the handshake; return whether it is done."""
@@ -103,6 +117,11 @@ class TlsEngine:
         else:
             self._records.check_flood()
 
+    def encrypt_one(self, data: Buffer) -> bytes:
+        """Return a buffer of at most a record's size, and not empty, as a record."""
+        self._inner.write(data)
+        return self._outgoing.read()
+
     def encrypt(self, buffers: Iterable[Buffer]) -> list[bytes]:
         """Return buffers as records, in order."""
         tls, out = self._begin(), self._outgoing
@@ -135,4 +154,5 @@ class TlsEngine:
         if tls is None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             tls = self._tls = self._make(self._incoming, self._outgoing)
+            self._inner = getattr(tls, "_sslobj", tls)
         return tls

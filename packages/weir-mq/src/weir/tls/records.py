@@ -20,8 +20,9 @@ SILENT_BYTES_MAX = 64 * KIB
 _HEADER_BYTES = 5
 #: A record with what encryption adds, in TLS 1.2, where that is more.
 _BODY_BYTES_MAX = RECORD_BYTES + 2_048
+_DATA = 0x17
 #: Change of cipher, alert, handshake, data.
-_KINDS = frozenset((0x14, 0x15, HANDSHAKE, 0x17))
+_KINDS = frozenset((0x14, 0x15, HANDSHAKE, _DATA))
 _MAJOR = 3
 
 
@@ -65,17 +66,16 @@ class Records:
                 self.partial = 0
         return whole
 
-    def take_alone(self, data: bytes) -> bool:
-        """Count bytes that are one whole record, as most reads are; else return False, and count
-        nothing.
-        """
+    def are_alone(self, data: bytes) -> bool:
+        """Return whether bytes are one whole record of data, behind whole ones. Count nothing."""
         size = len(data) - _HEADER_BYTES
-        if self.partial or not 0 < size <= _BODY_BYTES_MAX or data[3] << 8 | data[4] != size:
-            return False
-        if data[0] not in _KINDS or data[1] != _MAJOR:
-            return False
-        self.silent += len(data)
-        return True
+        return (
+            not self.partial
+            and 0 < size <= _BODY_BYTES_MAX
+            and data[0] == _DATA
+            and data[1] == _MAJOR
+            and data[3] << 8 | data[4] == size
+        )
 
     def check_flood(self) -> None:
         """Raise `RemoteProtocolError` if too much came that was for TLS alone."""

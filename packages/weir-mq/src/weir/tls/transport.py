@@ -127,6 +127,18 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what is in it, all of it at once; nothing while another transport is made."""
+        # A request or a reply is one record: it goes a short way, for somebody waits for it.
+        if self._phase == _OPEN and not (self._closing or self._plain or self._held):
+            try:
+                plain = self._engine.read_alone(data)
+            except ssl.SSLError as error:
+                self._fail(error)
+                return
+            if plain:
+                self._upper.data_received(plain)
+            else:
+                self._take(data if plain is None else b"")
+            return
         if self._plain:
             plain, self._plain = self._plain, b""
             self._account()
@@ -169,18 +181,30 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def write(self, data: Buffer) -> None:
         """Encrypt bytes, and send them. Before the handshake there is nobody to say anything to."""
-        if self._closing or self._phase in (_SHAKING, _OVER) or not len(data):
+        if self._closing or self._phase in (_SHAKING, _OVER) or not (size := len(data)):
             return
-        self._send((data,))
+        if size > RECORD_BYTES:
+            self._send((data,))
+            return
+        assert self._lower is not None
+        try:
+            record = self._engine.encrypt_one(data)
+        except ssl.SSLError as error:
+            self._break(self._host.in_words(error))
+            return
+        self._lower.write(record)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Encrypt buffers, and send them as one."""
         if self._closing or self._phase in (_SHAKING, _OVER):
             return
         buffers = tuple(list_of_data)
-        if len(buffers) > 1 and sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
-            buffers = (b"".join(buffers),)
-        self._send(buffers)
+        if len(buffers) == 1:
+            self.write(buffers[0])
+        elif sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
+            self.write(b"".join(buffers))
+        else:
+            self._send(buffers)
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes, encrypted, are not sent."""
@@ -262,14 +286,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Take what came, record by record, and hand on what is in all of them."""
         plain: list[bytes] = []
         try:
-            # A reply is one record: it goes a short way, for its reader waits.
-            if self._phase == _OPEN and not self._closing and self._engine.feed_alone(data):
-                self._read(plain, 1)
-            else:
-                self._decrypt(data, plain)
+            self._decrypt(data, plain)
         except ssl.SSLError as error:
-            self._flush()  # the alert, which tells the other side
-            self._break(self._host.in_words(error))
+            self._fail(error)
         except RemoteProtocolError as error:
             self._break(error)
         if plain and self._phase != _OVER:
@@ -279,6 +298,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _decrypt(self, data: bytes, plain: list[bytes]) -> None:
         engine = self._engine
         if self._turn == _GOES_ON and self._shake(0):  # by what there was when it began to wait
+            self._read(plain)
+        if self._phase == _OPEN and not data:  # a record was fed, and was for TLS alone
             self._read(plain)
         view, at = memoryview(data), 0
         while at < len(data) and not self._closing:
@@ -346,6 +367,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._phase in (_SHAKEN, _MOVING, _OPEN):
             self._engine.end()
             self._flush()
+
+    def _fail(self, error: ssl.SSLError) -> None:
+        self._flush()  # the alert, which tells the other side
+        self._break(self._host.in_words(error))
 
     def _break(self, why: Exception) -> None:
         if self._why is None:

@@ -37,10 +37,11 @@ def test_records_are_counted_however_they_are_cut(sizes: list[int], cuts: list[i
     st.lists(st.integers(1, 300), min_size=1, max_size=8),
     st.lists(st.integers(1, 400), min_size=1, max_size=12),
 )
-def test_a_record_alone_is_counted_as_others_are(sizes: list[int], cuts: list[int]) -> None:
-    """`take_alone` takes what is one whole record and nothing else, and then counts as `take`."""
+def test_a_record_is_alone_where_nothing_else_came_with_it(
+    sizes: list[int], cuts: list[int]
+) -> None:
     data = b"".join(map(record, sizes))
-    short, long, at, n, whole = Records(), Records(), 0, 0, 0
+    records, at, n = Records(), 0, 0
     ends = {sum(5 + size for size in sizes[:count]): count for count in range(len(sizes) + 1)}
     while at < len(data):
         # Often up to the end of a record, for else none comes alone.
@@ -48,12 +49,11 @@ def test_a_record_alone_is_counted_as_others_are(sizes: list[int], cuts: list[in
         piece = data[at : min(end, len(data))]
         n += 1
         is_alone = at in ends and ends.get(at + len(piece)) == ends[at] + 1
-        assert short.take_alone(piece) == is_alone
-        whole += 1 if is_alone else short.take(piece)
-        long.take(piece)
-        assert (short.partial, short.silent) == (long.partial, long.silent)
+        before = records.partial, records.silent
+        assert records.are_alone(piece) == is_alone
+        assert (records.partial, records.silent) == before, "it only looks"
+        records.take(piece)
         at += len(piece)
-    assert whole == len(sizes)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,16 @@ def test_a_record_alone_is_counted_as_others_are(sizes: list[int], cuts: list[in
     [b"\x13" + record(9)[1:], b"\x17\x02" + record(9)[2:], record(0), record(RECORD_BYTES + 2_049)],
     ids=["kind", "version", "empty", "long"],
 )
-def test_what_is_no_record_is_not_taken_alone(data: bytes) -> None:
+def test_what_is_no_record_is_not_alone(data: bytes) -> None:
     records = Records()
-    assert not records.take_alone(data)
-    assert records.silent == 0
+    assert not records.are_alone(data)
     with pytest.raises(RemoteProtocolError):
         records.take(data)
+
+
+@pytest.mark.parametrize("kind", [0x14, 0x15, 0x16])
+def test_a_record_that_is_for_tls_itself_is_not_alone(kind: int) -> None:
+    assert not Records().are_alone(record(9, kind))
 
 
 @pytest.mark.parametrize(

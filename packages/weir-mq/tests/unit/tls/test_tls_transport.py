@@ -117,6 +117,89 @@ def test_a_record_that_is_not_whole_is_charged(serving: ServerTls, client: ssl.S
     assert len(server.heard.data) == RECORD_BYTES
 
 
+class Counted:
+    """TLS that notes what it is asked to read and write."""
+
+    def __init__(self, tls: ssl.SSLObject, asked: list[tuple[str, int]]) -> None:
+        self._tls, self._asked = tls, asked
+
+    def read(self, size: int) -> bytes:
+        self._asked.append(("read", size))
+        return self._tls.read(size)
+
+    def write(self, data: Any) -> int:
+        self._asked.append(("write", len(data)))
+        return self._tls.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_sslobj":  # else what is asked would pass by here
+            raise AttributeError(name)
+        return getattr(self._tls, name)
+
+
+def test_a_frame_costs_one_call_at_each_end_and_no_more_memory_than_it_takes(
+    serving: ServerTls, client: ssl.SSLContext
+) -> None:
+    """A read of the size of the largest record takes 16 KiB, for a frame of 31 bytes."""
+    asked: list[tuple[str, int]] = []
+
+    def make(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> Any:
+        return Counted(serving.context.wrap_bio(incoming, outgoing, server_side=True), asked)
+
+    server, caller = End(serving.context, is_server=True, make=make), End(client, is_server=False)
+    shake(server, caller)
+    caller.tls.write(b"first")
+    server.tls.data_received(caller.wire.take())
+    server.host.kept = None  # type: ignore[assignment,method-assign]  # there is nothing to tell of
+    asked.clear()
+    caller.tls.write(bytes(31))
+    frame = caller.wire.take()
+    server.tls.data_received(frame)
+    assert asked == [("read", len(frame))]
+    asked.clear()
+    server.tls.write(bytes(31))
+    server.tls.writelines([bytes(9), bytes(22)])
+    assert asked == [("write", 31), ("write", 31)]
+    assert len(server.wire.take()) == 2 * len(frame)
+    assert server.heard.data == b"first" + bytes(31)
+
+
+@FUZZ
+@given(st.integers(0, 1 << 16), st.integers(1, 255))
+def test_a_damaged_record_alone_ends_a_connection(
+    serving: ServerTls, client: ssl.SSLContext, at: int, flip: int
+) -> None:
+    server, caller = shaken(serving, client)
+    caller.tls.write(b"before")
+    server.tls.data_received(caller.wire.take())
+    caller.tls.write(b"x" * 100)
+    data = bytearray(caller.wire.take())
+    data[5 + at % (len(data) - 5)] ^= flip
+    server.tls.data_received(bytes(data))
+    assert server.is_over
+    assert server.heard.data == b"before"
+    assert len(server.host.errors) == 1
+    assert server.wire.take(), "the other side is told"
+    server.tls.data_received(bytes(data))  # what comes behind is nothing
+    assert server.host.bytes == 0
+    assert len(server.host.errors) == 1
+
+
+def test_an_end_that_comes_alone_is_heard(serving: ServerTls, client: ssl.SSLContext) -> None:
+    """Also by who has said its own."""
+    for says_first in (False, True):
+        server, caller = shaken(serving, client)
+        caller.tls.write(b"before")
+        server.tls.data_received(caller.wire.take())
+        if says_first:
+            server.tls.write_eof()
+        caller.tls.close()
+        server.tls.data_received(caller.wire.take())
+        assert server.heard.data == b"before"
+        assert server.tls.is_closing()
+        assert not server.host.errors
+
+
 class Endless:
     """TLS that takes all that comes and never has data, as under a flood of key updates."""
 
@@ -146,6 +229,43 @@ def test_64_kib_of_records_without_data_end_a_connection(serving: ServerTls) -> 
         came += len(update)
         assert came <= SILENT_BYTES_MAX + 2 * len(update)
     assert came > SILENT_BYTES_MAX
+    assert "without a byte" in str(server.host.errors[0])
+
+
+class Later(Endless):
+    """It has data now and then, and something to say to each key update."""
+
+    def __init__(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        super().__init__(incoming, outgoing)
+        self.outgoing = outgoing
+
+    def read(self, size: int) -> bytes:
+        data = self.incoming.read()
+        if data[5:7] == b"ok":
+            return b"data"
+        if data:
+            self.outgoing.write(b"update")
+        raise ssl.SSLWantReadError
+
+    def selected_alpn_protocol(self) -> str:
+        return "weir"
+
+
+def test_key_updates_that_come_alone_are_answered_and_counted(serving: ServerTls) -> None:
+    server = End(serving.context, is_server=True, make=Later)
+    update, data = b"\x17\x03\x03\x00\x16" + bytes(22), b"\x17\x03\x03\x00\x16ok" + bytes(20)
+    server.tls.data_received(data)
+    server.tls.data_received(data)
+    for came in range(len(update), SILENT_BYTES_MAX, len(update)):
+        server.tls.data_received(update)
+        assert server.wire.take() == b"update", came
+    server.tls.data_received(data)  # a byte of data, and the count begins anew
+    for _ in range(SILENT_BYTES_MAX // len(update)):
+        server.tls.data_received(update)
+    assert not server.is_over
+    server.tls.data_received(update)
+    server.tls.data_received(update)
+    assert server.is_over
     assert "without a byte" in str(server.host.errors[0])
 
 
