@@ -54,7 +54,7 @@ from weir.errors import (
     UnknownOpcode,
     WeirError,
 )
-from weir.model.limits import MIB
+from weir.model.limits import KIB, MIB
 from weir.model.message import Message
 from weir.model.topic import check_order
 from weir.order.barrier import NO_BOUND, Barrier, Merge, Roster, Silence
@@ -74,6 +74,9 @@ _TRIES = 200
 _AGAIN_AFTER = 0.05
 #: Answers of one partition that are with the user or ahead of him.
 PREFETCH = 2
+#: An answer of at most so many bytes is with the user before the next fetch is sent: it takes the
+#: user less time than the request takes. A larger one is worked on while the next one is under way.
+_SMALL_BYTES = 4 * KIB
 
 
 class _Marks(NamedTuple):
@@ -668,6 +671,13 @@ class Reader:
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
             position = portion.next_offset
+            is_small = _is_small(portion.delivered)
             buffer.put(ReadyBatches(portion.delivered, {partition: position}, slots))
             if portion.over:
                 return
+            if is_small:
+                await asyncio.sleep(0)  # whoever waits for it goes on before more is asked for
+
+
+def _is_small(delivered: list[Delivered]) -> bool:
+    return sum(one.batch.header.total_size for one in delivered) <= _SMALL_BYTES

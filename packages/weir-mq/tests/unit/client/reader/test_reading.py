@@ -11,6 +11,7 @@ import pytest
 
 from rigs.consuming import take
 from weir.client.client import connect
+from weir.client.connection.connection import Connection
 from weir.client.consumer.delivery import Holding
 from weir.client.core.grants import Grant
 from weir.client.core.retries import Backoff
@@ -407,3 +408,41 @@ def test_the_blocking_client_gives_up_in_time(fake_broker) -> None:
                 await asyncio.to_thread(BlockingClient, "127.0.0.1", broker.port, 1.0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_small_message_is_with_the_user_before_more_is_asked_for(
+    fake_broker, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """To encrypt and send a fetch takes longer than to hand over a message. A large one takes the
+    user a while, in which the next fetch is under way.
+    """
+    done: list[str] = []
+    send = Connection.send
+
+    def sent(self, request, on_answer):
+        if isinstance(request, m.Fetch):
+            done.append("asked")
+        return send(self, request, on_answer)
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            broker.topic("t")
+            async with w.reader("t") as reader:
+
+                async def take_one() -> None:
+                    await anext(reader)
+                    done.append("has it")
+
+                coming = asyncio.ensure_future(take_one())
+                while not done:
+                    await asyncio.sleep(0.001)
+                await w.publish("t", bytes(size))
+                await coming
+                while len(done) < 3:
+                    await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(Connection, "send", sent)
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert done[0] == "asked"
+    assert done[1:3] == (["has it", "asked"] if size == 100 else ["asked", "has it"])
