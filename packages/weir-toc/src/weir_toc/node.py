@@ -21,9 +21,10 @@ Ports are named by the neighbours behind them: the ids of processes and switches
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 
 from weir_toc import packet as wire
 from weir_toc.congestion import MARK_ABOVE, PhantomQueue
@@ -59,6 +60,10 @@ class Send(NamedTuple):
     data: bytearray
     #: The bytes of each packet of a run; 0 for one packet.
     size: int = 0
+
+
+#: `Send` of a tuple of its fields, without a function of Python: each packet takes one.
+_send = cast("Callable[[tuple[int, bytearray, int]], Send]", partial(tuple.__new__, Send))
 
 
 class Silent(NamedTuple):
@@ -259,14 +264,15 @@ class SwitchNode:
         half = self.down if neighbour in self.switch.upper else self.up
         one = half.inputs.get(neighbour)
         beacon = one.beacon if one is not None and one.live else b""
-        if beacon and len(data) == wire.OVERHEAD_BYTES and wire.constant_of(data) == beacon:
+        if beacon and data[18:] == beacon and data[:6] == wire.NO_STAMP:
             # The checksum covers no more than what is known, and was checked.
             assert one is not None
             one.packets += 1
             barrier, commit = wire.barriers_of(data, now)
             if half.take(one, barrier, commit, now) and half.aggregate(now):
                 self._pass_on(now, half)
-            self._told(now)
+            if self._moved:
+                self._told(now)
             return effects
         try:
             wire.check(data)
@@ -275,17 +281,12 @@ class SwitchNode:
             return effects
         opcode = data[22]
         source, to, epoch = wire.addresses_of(data)
-        if opcode == wire.JOIN and to == NEIGHBOUR:
-            self._join(now, neighbour, wire.decode(data, now))
+        if to == NEIGHBOUR and opcode in (wire.JOIN, wire.FENCED):
+            take = self._join if opcode == wire.JOIN else self._refused
+            take(now, neighbour, wire.decode(data, now))
             return effects
-        if opcode == wire.FENCED and to == NEIGHBOUR:
-            self._refused(now, neighbour, wire.decode(data, now))
-            return effects
-        if one is None:
-            self._refuse(now, neighbour, epoch)
-            return effects
-        if not self._accepts(now, neighbour, one, opcode, source, to, epoch):
-            self._refuse(now, neighbour, one.epoch)
+        if one is None or not self._accepts(now, neighbour, one, opcode, source, to, epoch):
+            self._refuse(now, neighbour, epoch if one is None else one.epoch)
             return effects
         one.packets += 1
         if opcode == wire.BEACON:
@@ -298,7 +299,8 @@ class SwitchNode:
             one.heard_at = now
         if to != NEIGHBOUR:
             self._forward(now, half, data, to)
-        self._told(now)
+        if self._moved:
+            self._told(now)
         return effects
 
     def receive_run(self, now: int, neighbour: int, data: bytearray, size: int) -> list[Effect]:
@@ -349,7 +351,8 @@ class SwitchNode:
             for half in (up, down):
                 if half.aggregate(now):
                     self._pass_on(now, half)
-        self._told(now)
+        if self._moved:
+            self._told(now)
         return effects
 
     def tick(self, now: int) -> list[Effect]:
@@ -614,10 +617,10 @@ class SwitchNode:
             half = output.half
             wire.rewrite(data, half.barrier, half.commit)
             output.sent_at, output.barrier, output.commit = now, half.barrier, half.commit
-        if output.queue.add(now, len(data)):
+        if self.config.drain_rate and output.queue.add(now, len(data)):
             wire.mark(data)
         output.packets += 1
-        self._effects.append(Send(port, data))
+        self._effects.append(_send((port, data, 0)))
 
     def _forward_run(self, now: int, half: Half, one: Input, data: bytearray, size: int) -> None:
         """Forward a run as its packets would be: only the last one carries what the run promises.
@@ -653,9 +656,9 @@ class SwitchNode:
     def _beacon(self, now: int, neighbour: int, output: Output) -> None:
         half = output.half
         data = wire.encode_beacon(self.switch.id, output.epoch, half.barrier, half.commit)
-        self._effects.append(Send(neighbour, data))
+        self._effects.append(_send((neighbour, data, 0)))
         output.packets += 1
-        self._note(now, output)
+        output.sent_at, output.barrier, output.commit = now, half.barrier, half.commit
 
     def _note(self, now: int, output: Output) -> None:
         output.sent_at = now

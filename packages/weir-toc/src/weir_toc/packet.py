@@ -23,11 +23,11 @@ The layout of the header is that of 1Pipe; its last six bytes and the envelope a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from itertools import chain
 from operator import ge
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from google_crc32c import value as crc32c
 
@@ -81,7 +81,9 @@ CONFIRM = 8
 #: The destination of packets that the neighbour on the link keeps.
 NEIGHBOUR = 0
 
-_NO_STAMP, _TO_NEIGHBOUR = bytes(6), bytes(4)
+#: The stamp of packets that are no messages.
+NO_STAMP = bytes(6)
+_TO_NEIGHBOUR = bytes(4)
 _WRAP = 1 << 48
 _HALF = 1 << 47
 _LOW = _WRAP - 1
@@ -117,6 +119,10 @@ class Packet(NamedTuple):
     flags: int = 0
     epoch: int = 0
     payload: bytes = b""
+
+
+#: `Packet` of a tuple of all its fields, without a function of Python: each packet takes one.
+_packet = cast("Callable[[tuple[object, ...]], Packet]", partial(tuple.__new__, Packet))
 
 
 def packets_of(size: int) -> int:
@@ -157,7 +163,7 @@ def encode_of(packet: Packet, source: int, epoch: int, barrier: int, commit: int
 
 def encode_beacon(source: int, epoch: int, barrier: int, commit: int) -> bytearray:
     """Return the bytes of a beacon: all but its barriers is the same in an epoch of a link."""
-    return bytearray(_NO_STAMP + _both(barrier, commit) + _beacon_constant(source, epoch))
+    return bytearray(NO_STAMP + _both(barrier, commit) + _beacon_constant(source, epoch))
 
 
 @lru_cache(maxsize=1_024)
@@ -176,7 +182,7 @@ def constant_of(beacon: bytes | bytearray) -> bytes:
 
     It is empty for a packet that no switch keeps for itself, or that has a stamp or a payload.
     """
-    if len(beacon) != OVERHEAD_BYTES or beacon[22] != BEACON or beacon[:6] != _NO_STAMP:
+    if len(beacon) != OVERHEAD_BYTES or beacon[22] != BEACON or beacon[:6] != NO_STAMP:
         return b""
     return bytes(beacon[18:]) if beacon[28:32] == _TO_NEIGHBOUR else b""
 
@@ -191,7 +197,7 @@ def decode_beacons(beacons: Iterable[bytes], near: int) -> Iterator[tuple[bytes 
         b"".join(beacons)
     ):
         yield (
-            constant if stamp == _NO_STAMP else None,
+            constant if stamp == NO_STAMP else None,
             ((high << 32 | low) + away & _LOW) - away,
             ((commit_high << 32 | commit_low) + away & _LOW) - away,
         )
@@ -287,7 +293,7 @@ def decode(data: bytes | bytearray, near: int) -> Packet:
     check(data)
     high, low, both, rest, psn, opcode, flags, source, to, epoch = _HEAD.unpack_from(data)
     away = _HALF - near  # as `unwrap` does
-    return Packet._make((
+    return _packet((
         opcode, source, to,
         ((high << 32 | low) + away & _LOW) - away,
         ((both >> 16) + away & _LOW) - away,

@@ -164,8 +164,8 @@ class Endpoint:
             if len(data) > size and self._take_run(now, data, size):
                 continue
             for one in wire.split(data, size) if len(data) > size else (data,):
-                is_short = len(one) == wire.OVERHEAD_BYTES
-                if is_short and self._beacon and wire.constant_of(one) == self._beacon:
+                beacon = self._beacon
+                if beacon and one[18:] == beacon and one[:6] == wire.NO_STAMP:
                     self._advance(*wire.barriers_of(one, now))
                     continue
                 try:
@@ -234,6 +234,8 @@ class Endpoint:
         """Return the same packets, those that were made together in one piece, of a size each."""
         if self._excluded:
             return []
+        if self._joined is not None and not self._packets:
+            return self._joined[2].take()
         found, self._packets = self._packets, []
         if self._joined is not None:
             found += self._joined[2].take()

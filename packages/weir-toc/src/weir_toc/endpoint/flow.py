@@ -197,6 +197,11 @@ class Path:
             self.is_cut = True
         return self.is_cut and now - self.forwarded_at >= FORWARD_AGAIN * self._interval
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the receiver owed nothing when this was asked last, and is reached."""
+        return self._owed is None and not self.is_cut
+
 
 class Flow:
     """One receiver as its sender sees it."""

@@ -86,6 +86,8 @@ class Receiver:
         self._of_failed = 0
         #: No window has room for more packets than these, so no reliable one is so far ahead.
         self._packets_max = config.reorder_budget // wire.PACKET_COST
+        #: Whether all senders have the same share of the budget, and have confirmed it.
+        self._is_divided = True
 
     @property
     def granted(self) -> int:
@@ -105,10 +107,11 @@ class Receiver:
         is_reliable = packet.opcode == wire.DATA_R
         service = Service.RELIABLE if is_reliable else Service.BEST_EFFORT
         stream = source.reliable if is_reliable else source.best_effort
-        psn = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
+        top = stream.seen.top
+        psn = unwrap_psn(packet.psn, max(top, stream.released))
         stream.packets += 1
         stream.marked += bool(packet.flags & wire.ECN)
-        if psn in stream.seen:
+        if psn < top and psn in stream.seen:
             self.counters.duplicates += 1
             stream.ack_now = True
             return
@@ -264,6 +267,7 @@ class Receiver:
             return
         self._failed[process] = stamp
         source = self._sources.pop(process, None)
+        self._is_divided = False
         waiting = self._waiting[Service.RELIABLE]
         waiting[:] = [one for one in waiting if one[1] != process or one[0] <= stamp]
         insort(waiting, (stamp, _BEHIND_ALL + process, 0, ProcessFailed(process, stamp)))
@@ -328,7 +332,8 @@ class Receiver:
                 # It cannot confirm before what it sent is out of memory here: that takes its time.
                 if not source.asked % _ASKED_BY_NETWORK and source.buffered <= source.told:
                     self._use_controller(now, source)
-        self._divide(now)
+        if not self._is_divided:
+            self._divide(now)
         self.acknowledge(now, is_tick=True)
 
     def _acknowledge(self, now: int, source: Source, service: Service, stream: Stream) -> None:
@@ -394,6 +399,7 @@ class Receiver:
                 source.granted = source.told
                 free -= more
                 source.best_effort.ack_now = True
+        self._is_divided = all(one.told == one.granted == share for one in sources)
 
     def _wait(self, service: Service, run: Sequence[_Waiting]) -> None:
         """Let messages wait, which are in order themselves."""

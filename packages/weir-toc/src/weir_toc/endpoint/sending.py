@@ -225,10 +225,10 @@ class Sender:
                 self._connect(now, flow, 0)  # the answer tells what came of it
             if flow.retry_at <= now:
                 self._retry(now, flow)
-            owed = flow.owed or self._recalls.owed(flow.to)
-            patience = flow.trips.lasting(CUT_TIMEOUTS) if owed else 0
-            if flow.path.watch(now, owed, patience):
-                self._forward(now, flow)
+            if (owed := flow.owed or self._recalls.owed(flow.to)) or not flow.path.is_whole:
+                patience = flow.trips.lasting(CUT_TIMEOUTS) if owed else 0
+                if flow.path.watch(now, owed, patience):
+                    self._forward(now, flow)
         if self._recalls.is_asking:
             self._recalls.tick(now, {to: flow.trips.timeout for to, flow in self.flows.items()})
         self._grant(now, self.flows.values())

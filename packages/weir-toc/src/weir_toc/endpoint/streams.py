@@ -52,6 +52,9 @@ class Seen:
         Of these, only what lies among the `span` numbers below `top` is returned.
         """
         least = self.top - span
+        if len(self._firsts) == 1:  # nearly always
+            first = max(self._firsts[0], least)
+            return ((first, self._ends[0] - first),)
         pairs = zip(self._firsts[-count:], self._ends[-count:], strict=True)
         found = ((max(first, least), end) for first, end in pairs if end > least)
         return tuple((first, end - first) for first, end in found)
@@ -59,6 +62,8 @@ class Seen:
     def oldest(self, count: int) -> tuple[tuple[int, int], ...]:
         """Return the lowest `count` intervals above the first one that begins at 0."""
         skip = 1 if self.through else 0
+        if len(self._firsts) == skip:  # nearly always
+            return ()
         pairs = zip(self._firsts[skip : skip + count], self._ends[skip : skip + count], strict=True)
         return tuple((first, end - first) for first, end in pairs)
 
