@@ -24,7 +24,9 @@ Arrived = tuple[int, bytearray, int]
 class HostClock:
     """The clock of one node, over a raw one."""
 
-    __slots__ = ("_clock", "_drift", "_offset", "_started", "_stopped_at")
+    __slots__ = (
+        "_clock", "_drift", "_is_untouched", "_offset", "_read_at", "_started", "_stopped_at",
+    )  # fmt: skip
 
     def __init__(self, random: Random, true: int, skew: int, drift: int) -> None:
         """Begin at a true time, wrong by up to `skew` ns and `drift` parts per million."""
@@ -33,15 +35,26 @@ class HostClock:
         self._started = true
         self._clock = Clock(true + self._offset)
         self._stopped_at: int | None = None
+        #: Whether the raw clock only went on: the node reads it as it is. When it did so last.
+        self._is_untouched, self._read_at = True, true
 
     def now(self, true: int) -> int:
         """The time that the node reads at a true time."""
+        if self._is_untouched:  # most of what a world does reads a clock
+            self._read_at = true
+            return self._raw(true) if self._drift else true + self._offset
         if self._stopped_at is not None:
             true = self._stopped_at
-        raw = true + self._offset
-        if self._drift:
-            raw += (true - self._started) * self._drift // _MILLION
-        return self._clock.read(raw)
+        return self._clock.read(self._raw(true))
+
+    def _raw(self, true: int) -> int:
+        return true + self._offset + (true - self._started) * self._drift // _MILLION
+
+    def _touch(self) -> None:
+        """From now on the clock over the raw one decides what the node reads."""
+        if self._is_untouched:
+            self._is_untouched = False
+            self._clock.read(self._raw(self._read_at))
 
     def wait(self, now: int, deadline: int) -> int:
         """How long a timer waits that is set when this clock shows `now`. It does not need it."""
@@ -50,14 +63,17 @@ class HostClock:
 
     def set(self, step: int) -> None:
         """Set the raw clock forward, or back if `step` is negative, by so many nanoseconds."""
+        self._touch()
         self._offset += step
 
     def stop(self, true: int) -> None:
         """Let the raw clock stand still from a true time on."""
+        self._touch()
         self._stopped_at = true
 
     def restart(self, true: int) -> None:
         """Begin anew, as a node does that starts again: the time may be less than before."""
+        self._touch()
         self._clock = Clock(true + self._offset)
 
 
@@ -89,5 +105,8 @@ class SwitchHosts:
                 effects += node.receive_beacons(now, neighbours, [bytes(one) for one in beacons])
                 continue
             for source, data, size in some:
-                effects += node.receive_run(now, source, data, size)
+                if len(data) > size:
+                    effects += node.receive_run(now, source, data, size)
+                else:
+                    effects += node.receive(now, source, data)
         return effects

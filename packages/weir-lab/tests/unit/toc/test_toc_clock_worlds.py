@@ -7,9 +7,11 @@ from random import Random
 import pytest
 
 from weir_lab.toc.checkers import violations
+from weir_lab.toc.clocks import HostClock
 from weir_lab.toc.network import Faults
 from weir_lab.toc.scenario import CLOCK_FAULTS, drawn, play
 from weir_lab.toc.world import Shape, T, World
+from weir_toc.clock import Clock
 from weir_toc.endpoint.events import Service
 from weir_toc.node import SwitchNode
 
@@ -184,3 +186,22 @@ def test_switches_of_some_worlds_take_beacons_at_once(monkeypatch: pytest.Monkey
     taken.clear()
     play(next(seed for seed in range(20) if not drawn(seed).reads_late))
     assert not taken
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_node_reads_a_clock_over_its_raw_one(seed: int) -> None:
+    """Also before somebody sets the raw one: what it has read by then is never taken back."""
+    random = Random(seed)
+    clock = HostClock(Random(seed), START, 5 * T, 2_000)
+    dice = Random(seed)
+    offset, drift = dice.randint(-5 * T, 5 * T), dice.randint(-2_000, 2_000)
+    over, true = Clock(START + offset), START
+    for _ in range(40):
+        true += random.randrange(3 * T)
+        if random.random() < 0.1:
+            step = random.choice((-SECOND, -T, T, SECOND))
+            clock.set(step)
+            offset += step
+        elif random.random() < 0.8:
+            raw = true + offset + (true - START) * drift // 1_000_000
+            assert clock.now(true) == over.read(raw)
