@@ -28,7 +28,7 @@ class Watch:
         #: The newest barriers of each link.
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         #: The bytes of them.
-        self._bytes: dict[tuple[int, int], bytearray] = {}
+        self.bytes: dict[tuple[int, int], bytearray] = {}
         #: What each process was told to begin above as it joined.
         self.floors: dict[int, int] = {}
         #: What was broken, each with the number of its invariant.
@@ -44,13 +44,13 @@ class Watch:
             if opcode in _WITHOUT_BARRIERS or not self._rewrites:
                 return
         link, both = (source, to), data[6:18]
-        if both == self._bytes.get(link) and (opcode not in _DATA or source in self._switches):
+        if both == self.bytes.get(link) and (opcode not in _DATA or source in self._switches):
             return  # as those before: most packets are
         found = wire.barriers_of(data, now)
         last = self._told.get(link, found)
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
-        self._told[link], self._bytes[link] = found, both
+        self._told[link], self.bytes[link] = found, both
         if opcode not in _DATA or source in self._switches:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), now)

@@ -33,6 +33,7 @@ from weir_toc.controller.failures import FailureState
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     EndpointConfig,
+    Event,
     Left,
     Message,
     ProcessFailed,
@@ -49,6 +50,9 @@ from weir_toc.topology import Topology, process_id, rack_of
 T = 1_000_000
 #: Nodes tell their commit barriers so often, in intervals.
 _TOLD = 10
+#: Half of all packets repeat the barriers of their link, which tells the watch nothing. It looks at
+#: those of these opcodes all the same: of processes, and of switches.
+_LOOKED_AT, _LOOKED_AT_SWITCHES = {wire.DATA_BE, wire.DATA_R}, {wire.JOINED}
 
 
 @dataclass(slots=True)
@@ -111,6 +115,21 @@ class Host:
         """The time that this host reads."""
         return self.clock.now(true)
 
+    def note(self, event: Event, now: int) -> None:
+        """Write down what happened to it when its clock showed `now`."""
+        if isinstance(event, Message):
+            shown = 0 if self.is_returning else now
+            self.deliveries.append(Delivery(event, self.endpoint.barriers, len(self.left), shown))
+        elif isinstance(event, Left):
+            self.sendings[event.ticket].stamp = event.stamp
+            self.left.append(event.ticket)
+        elif isinstance(event, SendFailed):
+            self.sendings[event.ticket].failed.append(event)
+        elif isinstance(event, ProcessFailed):
+            self.told_failed.append((event, len(self.deliveries)))
+        elif isinstance(event, Settled):
+            self.settled.add(event.process)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -167,6 +186,8 @@ class World:
             for id, switch in self.topology.switches.items()
         }
         self.dead: set[int] = set()
+        #: Failed processes that are not told yet that others go on without them.
+        self.to_exclude: set[int] = set()
         #: How what arrives is given to each node.
         self._delivers = {id: self._at_switch(id) for id in self.switches}
         for id in self.switches:
@@ -275,50 +296,47 @@ class World:
             self.network.at(host.paused_until, self._wake_host, process)
             return
         now = host.now(true)
+        endpoint, is_due = host.endpoint, False
         if host.inbox:
             burst, host.inbox = host.inbox, []
-            host.endpoint.receive_runs(now, burst)
-        if now >= host.endpoint.deadline:
-            host.endpoint.tick(now)
-        self._carry_out(process, host, now)
-        wait = host.clock.wait(now, host.endpoint.deadline)
+            endpoint.receive_runs(now, burst)
+            is_due = True
+        if now >= endpoint.deadline:
+            endpoint.tick(now)
+            is_due = True
+        if is_due:  # else its deadline has moved meanwhile
+            self._carry_out(process, host, now)
+        wait = host.clock.wait(now, endpoint.deadline)
         self.network.at(true + wait, self._wake_host, process)
 
     def _carry_out(self, process: int, host: Host, now: int) -> None:
         endpoint = host.endpoint
-        self.watch.used(process, endpoint, host.due_failures, self.controller)
-        self._send_packets(process, host)
+        if self.controller.failures or endpoint.granted > endpoint.config.reorder_budget:
+            self.watch.used(process, endpoint, host.due_failures, self.controller)
+        if runs := endpoint.take_runs():
+            self._send_runs(process, host, runs)
+        for to, packets in endpoint.take_forwards():
+            self._forward(process, to, packets)
         for event in endpoint.take_events():
-            if isinstance(event, Message):
-                delivery = Delivery(event, endpoint.barriers, len(host.left),
-                                    0 if host.is_returning else now)  # fmt: skip
-                host.deliveries.append(delivery)
-            elif isinstance(event, Left):
-                host.sendings[event.ticket].stamp = event.stamp
-                host.left.append(event.ticket)
-            elif isinstance(event, SendFailed):
-                host.sendings[event.ticket].failed.append(event)
-            elif isinstance(event, ProcessFailed):
-                host.told_failed.append((event, len(host.deliveries)))
-            elif isinstance(event, Settled):
-                host.settled.add(event.process)
-            elif isinstance(event, Undeliverable):
-                for receiver, ranges in event.recalled:
-                    self._tell_controller(Recalled(process, receiver, ranges))
-                due = self.network.now + 2 * CONTROL_NS
-                self.network.at(due, self._recalls_noted, process, event.process)
+            if isinstance(event, Undeliverable):
+                self._tell_recalled(process, event)
+            else:
+                host.note(event, now)
         if host.to_complete:
             self._complete(process, host)
 
-    def _send_packets(self, process: int, host: Host) -> None:
+    def _tell_recalled(self, process: int, event: Undeliverable) -> None:
+        for receiver, ranges in event.recalled:
+            self._tell_controller(Recalled(process, receiver, ranges))
+        due = self.network.now + 2 * CONTROL_NS
+        self.network.at(due, self._recalls_noted, process, event.process)
+
+    def _send_runs(self, process: int, host: Host, runs: Iterable[tuple[bytearray, int]]) -> None:
         switch, severed = host.switch, self.network.severed
-        if runs := host.endpoint.take_runs():
-            sent = [(switch, data, size) for data, size in runs]
-            if severed:
-                sent = [one for one in sent if (process, wire.receiver_of(one[1])) not in severed]
-            self._send_all(process, sent)
-        for to, packets in host.endpoint.take_forwards():
-            self._forward(process, to, packets)
+        sent = [(switch, data, size) for data, size in runs]
+        if severed:
+            sent = [one for one in sent if (process, wire.receiver_of(one[1])) not in severed]
+        self._send_all(process, sent)
 
     def _forward(self, process: int, to: int, packets: Sequence[bytearray]) -> None:
         """Let the controller forward packets of a process to one that goes on."""
@@ -393,6 +411,7 @@ class World:
             for process, _ in self.controller.failures[number].processes:
                 due = self.network.now + self.control.exclusions.randrange(CONTROL_SLOW * T)
                 is_cut_off = rack_of(process) in cut_off
+                self.to_exclude.add(process)
                 self.network.at(due, self._exclude, process, is_cut_off)
 
     def _exclude(self, process: int, is_cut_off: bool) -> None:
@@ -403,11 +422,13 @@ class World:
         """
         host = self.hosts[process]
         if not host.alive:
+            self.to_exclude.discard(process)
             return
         if host.paused_until > self.network.now:
             self.network.at(host.paused_until, self._exclude, process, is_cut_off)
             return
         host.endpoint.exclude()
+        self.to_exclude.discard(process)
         if is_cut_off:
             self.crash(process)
             return
@@ -592,12 +613,15 @@ class World:
         if self._has_runs and len(sent) > 1:
             sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
         network, given, now = self.network, self.watch.given, self.network.now
+        delivers, told = self._delivers, self.watch.bytes
+        looked_at = _LOOKED_AT_SWITCHES if source in self.switches else _LOOKED_AT
         for to, data, size in sent:
-            deliver = self._delivers.get(to)
+            deliver = delivers.get(to)
             if deliver is None:
                 continue
             if not size or len(data) <= size:
-                given(now, source, to, data)
+                if data[22] in looked_at or data[6:18] != told.get((source, to)):
+                    given(now, source, to, data)
                 network.send(source, to, data, deliver)
                 continue
             packets = [bytearray(one) for one in wire.split(data, size)]
