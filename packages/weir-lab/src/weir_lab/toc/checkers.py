@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from weir_lab.toc.rest import lag_max
 from weir_lab.toc.world import Host, Sending, T, World
 from weir_toc.endpoint.events import Service
 
@@ -176,7 +177,7 @@ def live(world: World) -> Iterator[str]:
     """I14 and I16: all scatterings leave, and barriers follow the clocks."""
     shape, now = world.shape, world.network.now
     delay = shape.faults.delay + shape.faults.jitter
-    bound = 2 * shape.skew + 3 * T + world.topology.longest_path * (delay + T // 4)
+    bound = lag_max(world)
     for process, host in world.hosts.items():
         if host.is_returning:
             yield f"I14 {process} was excluded, and not told what became of what it holds"

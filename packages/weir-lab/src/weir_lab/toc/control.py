@@ -63,6 +63,8 @@ class ControlPath:
     away: Away = field(init=False)
     unreached: set[int] = field(default_factory=set)
     mute: set[int] = field(default_factory=set)
+    #: Failed processes that are not told yet that others go on without them.
+    to_exclude: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.paths, self.away = CutPaths(ANSWER * self.interval), Away(ANSWER * self.interval)

@@ -6,12 +6,14 @@ assert not outcome.violations
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
 from weir_lab.toc.checkers import violations
 from weir_lab.toc.network import Faults
+from weir_lab.toc.rest import is_at_rest
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.events import Service
 from weir_toc.topology import rack_of
@@ -21,7 +23,8 @@ ACTIVE = 12
 QUIET_MAX = 1_200
 #: It ends once all was settled for so many: what the end of one failure leads to is reported within
 #: as long as an input may be silent, and a little. It is looked at so often.
-QUIET, _LOOK = 14, 2
+#: It ends sooner if nobody is about to be taken for silent then, or to come back.
+QUIET, QUIET_AT_REST, _LOOK = 14, 4, 2
 #: In so many of the worlds that are not calm a cable is cut that heals.
 FLAPS = 0.3
 #: In so many of them all packets between two processes are lost, while beacons pass.
@@ -108,7 +111,17 @@ def _drawn(seed: int) -> Shape:
 
 def play(seed: int, shape: Shape | None = None) -> Outcome:
     """Play one seed, and return what was broken. The same seed is played the same way anywhere."""
-    world = World(seed, shape or drawn(seed))
+    collects = gc.isenabled()
+    gc.disable()  # a world keeps most of what it makes, and is small: nothing is found in it
+    try:
+        return _played(seed, shape or drawn(seed))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _played(seed: int, shape: Shape) -> Outcome:
+    world = World(seed, shape)
     random = Random(f"script {seed}")
     world.run(4 * T)
     late_joiner = random.randrange(ACTIVE) if random.random() < 0.3 else -1
@@ -324,5 +337,5 @@ def _drain(world: World) -> None:
     for _ in range(QUIET_MAX // _LOOK):
         world.run(_LOOK * T)
         quiet = quiet + _LOOK if world.is_settled else 0
-        if quiet >= QUIET:
+        if quiet >= QUIET or (quiet >= QUIET_AT_REST and is_at_rest(world)):
             break

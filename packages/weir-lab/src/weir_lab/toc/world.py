@@ -186,8 +186,6 @@ class World:
             for id, switch in self.topology.switches.items()
         }
         self.dead: set[int] = set()
-        #: Failed processes that are not told yet that others go on without them.
-        self.to_exclude: set[int] = set()
         #: How what arrives is given to each node.
         self._delivers = {id: self._at_switch(id) for id in self.switches}
         for id in self.switches:
@@ -411,7 +409,7 @@ class World:
             for process, _ in self.controller.failures[number].processes:
                 due = self.network.now + self.control.exclusions.randrange(CONTROL_SLOW * T)
                 is_cut_off = rack_of(process) in cut_off
-                self.to_exclude.add(process)
+                self.control.to_exclude.add(process)
                 self.network.at(due, self._exclude, process, is_cut_off)
 
     def _exclude(self, process: int, is_cut_off: bool) -> None:
@@ -422,13 +420,13 @@ class World:
         """
         host = self.hosts[process]
         if not host.alive:
-            self.to_exclude.discard(process)
+            self.control.to_exclude.discard(process)
             return
         if host.paused_until > self.network.now:
             self.network.at(host.paused_until, self._exclude, process, is_cut_off)
             return
         host.endpoint.exclude()
-        self.to_exclude.discard(process)
+        self.control.to_exclude.discard(process)
         if is_cut_off:
             self.crash(process)
             return

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.network import Network
+from weir_lab.toc.rest import is_at_rest
 from weir_lab.toc.scenario import Outcome, drawn, play
 from weir_lab.toc.world import Shape, T, World
+from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.node import SwitchNode
 
@@ -125,6 +127,91 @@ def test_a_cable_that_breaks_again_and_again_does_not_stop_reliable_messages(
     assert len(world.correct) == len(world.hosts)
     assert max(ages) < 60
     assert sum(age < 5 for age in ages) > len(ages) / 2
+
+
+def test_a_world_is_at_rest_once_nobody_is_about_to_be_taken_for_silent() -> None:
+    world = World(1, Shape(processes=3))
+    world.run(6 * T)
+    assert is_at_rest(world)
+    world.crash(min(world.hosts))
+    world.run(6 * T)
+    assert world.is_settled
+    assert not is_at_rest(world)  # its switch has not heard of it, and has not said so
+    looks = []
+    for _ in range(60):
+        world.run(T)
+        looks.append(world.is_settled and is_at_rest(world))
+    assert world.controller.failed.keys() == {min(world.hosts)}
+    assert looks.index(True) > 8
+    assert looks[-1]
+
+
+def test_a_world_is_not_at_rest_before_who_has_failed_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    world = World(3, Shape(processes=3))
+    exclude = Endpoint.exclude
+
+    def counted(endpoint: Endpoint) -> None:
+        told.append(endpoint.process)
+        assert not is_at_rest(world)
+        exclude(endpoint)
+
+    monkeypatch.setattr(Endpoint, "exclude", counted)
+    world.run(6 * T)
+    process = min(world.hosts)
+    world.cut(process, world.hosts[process].switch)
+    world.run(60 * T)
+    assert told == [process]
+    assert not world.hosts[process].alive
+    assert world.is_settled
+    assert is_at_rest(world)
+
+
+@pytest.mark.parametrize("change", ["severed", "unreached", "mute"])
+def test_a_world_is_not_at_rest_while_a_path_may_fail_somebody(change: str) -> None:
+    world = World(2, Shape(processes=3))
+    world.run(6 * T)
+    one, other, *_ = world.hosts
+    if change == "severed":
+        world.network.severed.add((one, other))
+    else:
+        getattr(world.control, change).add(one)
+    assert world.is_settled
+    assert not is_at_rest(world)
+
+
+def test_a_world_is_not_at_rest_while_an_input_may_fail_or_come_back() -> None:
+    world = World(2, Shape(processes=3))
+    world.run(6 * T)
+    process = min(world.hosts)
+    switch = world.topology.switches[world.hosts[process].switch]
+    registers, now = world.switches[switch.id].registers(), world.network.now
+    for name, neighbour, due in (
+        ("heard_at", switch.upper[0], now - 5 * T),
+        ("risen_at", process, now - 5 * T),
+    ):
+        assert is_at_rest(world)
+        before = getattr(registers[neighbour], name)
+        setattr(registers[neighbour], name, due)
+        assert not is_at_rest(world)
+        setattr(registers[neighbour], name, before)
+    registers[process].live = False
+    assert is_at_rest(world)  # it is fenced, and the controller knows
+    registers[process].held_until = now + T
+    assert not is_at_rest(world)
+
+
+def test_a_world_is_not_at_rest_while_barriers_are_behind() -> None:
+    """A process hears nothing, and is heard of."""
+    world = World(2, Shape(processes=3))
+    world.run(6 * T)
+    process = min(world.hosts)
+    world.cut(world.hosts[process].switch, process, both=False)
+    world.run(6 * T)
+    assert world.is_settled
+    assert not is_at_rest(world)
 
 
 def test_worlds_send_carry_and_take_runs(monkeypatch: pytest.MonkeyPatch) -> None:
