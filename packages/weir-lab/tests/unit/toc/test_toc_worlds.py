@@ -255,6 +255,13 @@ def test_the_seed_of_a_planted_bug_shows_it(mutant: Mutant) -> None:
     assert mutant.is_caught(mutant.seed)
 
 
+def test_who_gives_up_a_process_that_goes_on_breaks_a_promise() -> None:
+    mutant = next(one for one in MUTANTS if "smaller window" in one.name)
+    with mutant.planted():
+        found = play(mutant.seed).violations
+    assert "I9 65537 gave up 2, which goes on" in found
+
+
 def test_a_planted_bug_is_taken_back() -> None:
     with MUTANTS[0].planted():
         pass
