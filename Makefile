@@ -17,8 +17,9 @@ install: $(STAMP) ## Create .venv with everything, unless it is up to date
 
 $(STAMP): $(wildcard packages/*/pyproject.toml) constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	# In one command, so that no name of ours is looked up at an index.
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+	# In one command, so that no name of ours is looked up at an index. Most of what would be compiled
+	# nobody imports.
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt \
 		-e packages/weir-raft -e packages/weir-toc -e 'packages/weir-mq[access,arrow,compress,delta,fast,inbox,schema,spark]' -e 'packages/weir-lab[dev]'
 	@touch $@
 

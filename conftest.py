@@ -61,7 +61,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 # No deadline: on a busy machine it would fail tests that are merely slow.
 # "gate" makes the same examples from the same commit, so that a red build can be run again;
 # "search" looks for new ones: HYPOTHESIS_PROFILE=search make test.
-settings.register_profile("gate", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("gate", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("search", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rigs.drawn_mutants import some_of
 from weir.cli.main import main
 from weir.server.interpreter import environment, python
 from weir.testing.nodes import running_set
@@ -32,11 +33,13 @@ def check(told: dict[str, Any], rounds: int) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("kill-leader", "--times", "2", "--down", "0.5"),
-        ("restart-all", "--times", "1"),
-        ("pause-leader", "--times", "1", "--seconds", "3"),
-    ],
+    # Other tests kill, stop and restart nodes of a set under load as well.
+    some_of(
+        1,
+        (("kill-leader", "--times", "2", "--down", "0.5"),),
+        (("restart-all", "--times", "1"),),
+        (("pause-leader", "--times", "1", "--seconds", "3"),),
+    ),
     ids=lambda words: words[0],
 )
 def test_nothing_is_lost_repeated_or_stale(

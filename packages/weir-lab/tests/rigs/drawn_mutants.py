@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -17,9 +17,15 @@ import weir
 import weir_lab
 import weir_raft
 import weir_toc
-from weir_lab.sim.mutants.planting import Mutant
 
 Test = TypeVar("Test", bound=Callable[..., None])
+
+
+class Named(Protocol):
+    """A mutant, of the broker or of the transport of packets."""
+
+    @property
+    def name(self) -> str: ...
 
 
 @cache
@@ -32,9 +38,8 @@ def code_digest() -> bytes:
     return code.digest()
 
 
-def cases(mutants: Sequence[Mutant], count: int) -> list[Any]:
+def cases(mutants: Sequence[Named], count: int) -> list[Any]:
     """Return a case for each mutant: `count` of them are drawn, and the others are slow."""
-
     chosen = drawn([mutant.name for mutant in mutants], count)
     return [
         pytest.param(one, id=one.name, marks=[] if one.name in chosen else [pytest.mark.slow])

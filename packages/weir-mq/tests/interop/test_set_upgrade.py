@@ -71,6 +71,7 @@ def serve(brokers: NodeSet, number: int) -> None:
         brokers.wait([number], Patient())
 
 
+@pytest.mark.slow  # weir-lab upgrades the wheels of the release before likewise
 def test_a_release_and_then_a_level_under_load(brokers: NodeSet) -> None:
     confirmed: list[int] = []
 

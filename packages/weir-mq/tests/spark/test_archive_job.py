@@ -85,7 +85,8 @@ def test_a_full_disk_ends_it_by_its_name_and_it_goes_on_when_there_is_room(
     assert rows(read(stream.spark, str(lake))) == rows(topic_of(stream))
 
 
-@pytest.mark.parametrize("format", ["delta", "parquet"])
+# Lakes of each format have unit tests, and one of this is compared by the other tests here.
+@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_it_is_row_for_row_the_topic(
     stream: Stream, node: Node, tmp_path: Path, format: Format
 ) -> None:

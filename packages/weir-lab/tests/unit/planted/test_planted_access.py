@@ -28,7 +28,7 @@ from weir_lab.sim.mutants.source import PlantingRefused
 
 ROOT = Path(__file__).parents[5]
 #: How many bugs `make test` plants.
-DRAWN = 10
+DRAWN = 5
 
 
 def run(*names: str) -> tuple[int, Result, str]:

@@ -72,7 +72,9 @@ class Beside:
         raise AssertionError(f"{self.lacks} entries are lacking after {bound_ms} ms")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.slow) for one in range(3, 6))]
+)
 def test_a_node_catches_up_beside_live_traffic(
     make_trio: Any, produce: Any, monkeypatch: Any, seed: int
 ) -> None:
@@ -102,7 +104,9 @@ def test_a_node_catches_up_beside_live_traffic(
     assert 1.5 * worked <= rested <= 2 * worked + 12 * len(pairs), (rested, worked)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))]
+)
 def test_a_node_gets_there_though_more_is_written_than_it_gains_beside_it(
     make_trio: Any, produce: Any, monkeypatch: Any, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m
 
-SEEDS = int(os.environ.get("WEIR_REPLICA_SEEDS", "12"))
+SEEDS = int(os.environ.get("WEIR_REPLICA_SEEDS", "6"))
 STEPS = 400
 
 

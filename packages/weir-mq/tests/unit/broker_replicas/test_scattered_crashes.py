@@ -26,7 +26,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.order import Part
 
-SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "8"))
+SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "4"))
 PARTITIONS = 3
 INPUTS = 6
 PATIENCE = 600

@@ -27,7 +27,7 @@ from weir.protocol.client import nodes as n
 from weir.protocol.client.sinks import PublicationPart, Publish, Stage, Staged
 from weir.storage.format.frame import Kind
 
-SEEDS = int(os.environ.get("WEIR_SINK_SEEDS", "6"))
+SEEDS = int(os.environ.get("WEIR_SINK_SEEDS", "3"))
 PARTITIONS = 3
 BATCHES = 6
 PATIENCE = 900

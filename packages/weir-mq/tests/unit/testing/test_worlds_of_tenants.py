@@ -129,11 +129,13 @@ async def one_floods_while_all_may_fail(world: World) -> None:
         assert 0 < watch.most <= QUOTA * 1_000
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))]
+)
 def test_a_flood_gets_its_share_and_the_other_keeps_its_pace(seed: int) -> None:
     world(seed, nodes=3, faults=False).run(one_floods)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_shares_come_back_after_faults(seed: int) -> None:
     world(seed, nodes=3).run(one_floods_while_all_may_fail)

@@ -17,7 +17,7 @@ COUNT = 10
 INTERVAL_MS = "400"
 
 
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_processes_deliver_in_one_order_and_see_a_failure_at_one_place(
     tmp_path: Path, count: int
 ) -> None:

@@ -68,7 +68,14 @@ def file_bytes(rig: Any) -> int:
     return sum(rig.disk.size(name) for name in rig.disk.names())
 
 
-@pytest.mark.parametrize("retained", [1_000, SEGMENT // 2, SEGMENT, 5 * SEGMENT])
+@pytest.mark.parametrize(
+    "retained",
+    [
+        SEGMENT // 2,
+        5 * SEGMENT,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (1_000, SEGMENT)),
+    ],
+)
 def test_files_follow_what_is_retained_within_a_minute(founded: Any, retained: int) -> None:
     rig, info = founded, limited(founded, retained)
     for round in range(12):  # the last segment is filled to another part each time

@@ -20,7 +20,7 @@ from weir.client.consumer.delivery import Delivery
 from weir.client.core.retries import Backoff
 from weir.errors import WeirError
 
-SEEDS = int(os.environ.get("WEIR_SETTLING_SEEDS", "2"))
+SEEDS = int(os.environ.get("WEIR_SETTLING_SEEDS", "1"))
 COUNT = 240
 KEYS = 6
 PARTITIONS = 2
