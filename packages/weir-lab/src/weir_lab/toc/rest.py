@@ -8,6 +8,25 @@ from weir_lab.toc.world import T, World
 _HEARD = 4
 
 
+def is_settled(world: World) -> bool:
+    """Whether all that was sent is delivered or given up, as far as processes know."""
+    if world.controller.is_undecided or world.controller.failures or world.control.under_way:
+        return False
+    if any(host.is_returning for host in world.hosts.values()):
+        return False
+    for host in world.correct.values():
+        if host.settled - {event.process for event, _ in host.told_failed}:
+            return False  # the place of a failure in the order is yet to come
+        state = host.endpoint.describe()
+        if (
+            not state or state["buffered"] or state["open"] or state["best_effort"]
+            or state["reordering"] or any(not one.stamp and not one.failed
+                                          for one in host.sendings.values())
+        ):  # fmt: skip
+            return False
+    return True
+
+
 def is_at_rest(world: World) -> bool:
     """Whether, once all is settled, nobody is about to be taken for silent or to come back.
 

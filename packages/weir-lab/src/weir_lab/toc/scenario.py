@@ -13,7 +13,7 @@ from random import Random
 
 from weir_lab.toc.checkers import violations
 from weir_lab.toc.network import Faults
-from weir_lab.toc.rest import is_at_rest
+from weir_lab.toc.rest import is_at_rest, is_settled
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.events import Service
 from weir_toc.topology import rack_of
@@ -336,6 +336,6 @@ def _drain(world: World) -> None:
     quiet = 0
     for _ in range(QUIET_MAX // _LOOK):
         world.run(_LOOK * T)
-        quiet = quiet + _LOOK if world.is_settled else 0
+        quiet = quiet + _LOOK if is_settled(world) else 0
         if quiet >= QUIET or (quiet >= QUIET_AT_REST and is_at_rest(world)):
             break

@@ -102,6 +102,8 @@ class Host:
     #: Failed processes with which it has nothing under way any more, and decisions to answer.
     settled: set[int] = field(default_factory=set)
     to_complete: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: Failures that it was told of before it had joined: it answers them once it has.
+    held: list[Fail] = field(default_factory=list)
     #: Whether it was excluded and asks what became of what it holds, and whether it was told.
     is_returning: bool = False
     has_recovered: bool = False
@@ -114,6 +116,12 @@ class Host:
     def now(self, true: int) -> int:
         """The time that this host reads."""
         return self.clock.now(true)
+
+    def fail(self, command: Fail, now: int) -> None:
+        """Tell it which processes have failed, when its clock shows `now`."""
+        for process, stamp in command.processes:
+            self.endpoint.process_failed(now, process, stamp)
+        self.to_complete[command.failure] = tuple(one for one, _ in command.processes)
 
     def note(self, event: Event, now: int) -> None:
         """Write down what happened to it when its clock showed `now`."""
@@ -320,6 +328,8 @@ class World:
                 self._tell_recalled(process, event)
             else:
                 host.note(event, now)
+        if host.held and host.has_joined:
+            self.network.at(self.network.now, self._obey, host.held.pop(0))
         if host.to_complete:
             self._complete(process, host)
 
@@ -495,12 +505,11 @@ class World:
             host = self.hosts[command.to]
             if host.paused_until > now:
                 self.network.at(host.paused_until, self._obey, command)
+            elif host.alive and not host.has_joined:
+                host.held.append(command)
             elif host.alive:
-                local = host.now(now)
-                for process, stamp in command.processes:
-                    host.endpoint.process_failed(local, process, stamp)
-                host.to_complete[command.failure] = tuple(one for one, _ in command.processes)
-                self._carry_out(command.to, host, local)
+                host.fail(command, host.now(now))
+                self._carry_out(command.to, host, host.now(now))
             return
         if command.switch in self.dead:
             return
@@ -588,8 +597,7 @@ class World:
             self._read_switch(id)
         if now >= node.deadline:
             self._effects(id, node.tick(now))
-        wait = clock.wait(now, node.deadline)
-        self.network.at(self.network.now + wait, self._wake_switch, id)
+        self.network.at(self.network.now + clock.wait(now, node.deadline), self._wake_switch, id)
 
     def _effects(self, id: int, effects: Iterable[Effect]) -> None:
         sent: list[Sent] = []
@@ -654,11 +662,6 @@ class World:
         """Let a cable carry packets again."""
         self.network.cut -= {(one, other), (other, one)}
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all that was sent is delivered or given up, as far as processes know."""
-        return _is_settled(self)
-
 
 def _is_correct(world: World, process: int, host: Host) -> bool:
     if not host.alive or process in world.controller.failed or host.switch in world.dead:
@@ -673,21 +676,3 @@ def _give_up_joining(world: World, process: int) -> None:
         world.network.at(host.paused_until, _give_up_joining, world, process)
     elif not host.has_joined:
         world.crash(process)
-
-
-def _is_settled(world: World) -> bool:
-    if world.controller.is_undecided or world.controller.failures or world.control.under_way:
-        return False
-    if any(host.is_returning for host in world.hosts.values()):
-        return False
-    for host in world.correct.values():
-        if host.settled - {event.process for event, _ in host.told_failed}:
-            return False  # the place of a failure in the order is yet to come
-        state = host.endpoint.describe()
-        if (
-            not state or state["buffered"] or state["open"] or state["best_effort"]
-            or state["reordering"] or any(not one.stamp and not one.failed
-                                          for one in host.sendings.values())
-        ):  # fmt: skip
-            return False
-    return True

@@ -9,6 +9,7 @@ import pytest
 from weir_lab.toc.checkers import violations
 from weir_lab.toc.clocks import HostClock
 from weir_lab.toc.network import Faults
+from weir_lab.toc.rest import is_settled
 from weir_lab.toc.scenario import CLOCK_FAULTS, drawn, play
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.clock import Clock
@@ -60,7 +61,7 @@ def test_a_clock_that_is_set_by_a_second_removes_nobody(kind: str, step: int) ->
     assert len(world.correct) == 4
     until = step // T if kind == "process" and step > 0 else 0
     world.run((until + 60) * T)
-    assert world.is_settled
+    assert is_settled(world)
     assert violations(world) == []
 
 
@@ -112,7 +113,7 @@ def test_a_process_that_nobody_has_heard_ends_if_its_clock_stops(pause: int) -> 
     assert not world.hosts[5].has_joined
     assert world.correct.keys() == {1, 2, 3, 4}
     assert not world.controller.failed
-    assert world.is_settled
+    assert is_settled(world)
     assert violations(world) == []
 
 

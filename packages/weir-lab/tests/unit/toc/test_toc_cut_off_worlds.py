@@ -9,6 +9,7 @@ import pytest
 
 from weir_lab.toc.checkers import violations
 from weir_lab.toc.network import Faults
+from weir_lab.toc.rest import is_settled
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.events import Service
 
@@ -110,11 +111,33 @@ def test_a_process_that_joins_by_a_cut_cable_is_awaited_once_that_heals(both: bo
     assert world.join(0) == 5
     world.run(30 * T)
     assert world.correct.keys() == {1, 2, 3, 4}
-    assert world.is_settled
+    assert is_settled(world)
     assert violations(world) == []
     world.heal(5, switch)
     assert "I14 5 has not joined" in " ".join(violations(world))
     world.run(20 * T)
     assert world.hosts[5].has_joined
     assert world.correct.keys() == {1, 2, 3, 4, 5}
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 7])
+def test_a_process_answers_failures_that_it_was_told_of_before_it_had_joined(seed: int) -> None:
+    """Its switch counts it as an input, and it does not hear of that before its cable is whole."""
+    faults = Faults(delay=50_000, jitter=20_000)
+    world = World(seed, Shape(racks=1, spines=0, processes=3, faults=faults))
+    world.run(10 * T)
+    switch = world.hosts[1].switch
+    world.crash(3)
+    world.run(8 * T)
+    world.network.cut |= {(switch, 4)}
+    assert world.join(0) == 4
+    world.run(8 * T)
+    world.heal(switch, 4)
+    world.run(45 * T)
+    assert world.hosts[4].has_joined
+    assert not world.hosts[4].held
+    assert oldest(world) <= 2
+    world.run(80 * T)
+    assert [*world.controller.failed] == [3]
     assert violations(world) == []

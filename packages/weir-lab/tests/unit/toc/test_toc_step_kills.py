@@ -16,6 +16,7 @@ import pytest
 from rigs.drawn_mutants import some_of
 from weir_lab.toc.checkers import violations
 from weir_lab.toc.network import Faults, Sent
+from weir_lab.toc.rest import is_settled
 from weir_lab.toc.world import Shape, T, World
 from weir_toc import packet as wire
 from weir_toc.controller.entries import (
@@ -141,7 +142,7 @@ def test_a_part_dies_in_a_step_of_a_failure(step: str, victim: str) -> None:
         quiet = 0
         for _ in range(QUIET_MAX):
             world.run(T)
-            quiet = quiet + 1 if world.is_settled else 0
+            quiet = quiet + 1 if is_settled(world) else 0
             if quiet >= QUIET:
                 break
         assert world.has_struck

@@ -14,7 +14,7 @@ from rigs.drawn_mutants import cases, seeds_of
 from weir_lab.cli.sim import app
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.network import Network
-from weir_lab.toc.rest import is_at_rest
+from weir_lab.toc.rest import is_at_rest, is_settled
 from weir_lab.toc.scenario import Outcome, drawn, play
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.endpoint import Endpoint
@@ -140,12 +140,12 @@ def test_a_world_is_at_rest_once_nobody_is_about_to_be_taken_for_silent() -> Non
     assert is_at_rest(world)
     world.crash(min(world.hosts))
     world.run(6 * T)
-    assert world.is_settled
+    assert is_settled(world)
     assert not is_at_rest(world)  # its switch has not heard of it, and has not said so
     looks = []
     for _ in range(60):
         world.run(T)
-        looks.append(world.is_settled and is_at_rest(world))
+        looks.append(is_settled(world) and is_at_rest(world))
     assert world.controller.failed.keys() == {min(world.hosts)}
     assert looks.index(True) > 8
     assert looks[-1]
@@ -170,7 +170,7 @@ def test_a_world_is_not_at_rest_before_who_has_failed_is_told(
     world.run(60 * T)
     assert told == [process]
     assert not world.hosts[process].alive
-    assert world.is_settled
+    assert is_settled(world)
     assert is_at_rest(world)
 
 
@@ -183,7 +183,7 @@ def test_a_world_is_not_at_rest_while_a_path_may_fail_somebody(change: str) -> N
         world.network.severed.add((one, other))
     else:
         getattr(world.control, change).add(one)
-    assert world.is_settled
+    assert is_settled(world)
     assert not is_at_rest(world)
 
 
@@ -215,7 +215,7 @@ def test_a_world_is_not_at_rest_while_barriers_are_behind() -> None:
     process = min(world.hosts)
     world.cut(world.hosts[process].switch, process, both=False)
     world.run(6 * T)
-    assert world.is_settled
+    assert is_settled(world)
     assert not is_at_rest(world)
 
 
