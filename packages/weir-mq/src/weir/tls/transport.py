@@ -199,9 +199,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._closing or self._phase in (_SHAKING, _OVER):
             return
         buffers = tuple(list_of_data)
-        if len(buffers) == 1:
-            self.write(buffers[0])
-        elif sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
+        if sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
             self.write(b"".join(buffers))
         else:
             self._send(buffers)

@@ -68,6 +68,12 @@ def test_what_is_no_record_is_not_alone(data: bytes) -> None:
         records.take(data)
 
 
+def test_what_looks_like_a_record_within_another_one_is_not_alone() -> None:
+    records = Records()
+    records.take(record(50)[:10])
+    assert not records.are_alone(record(9))
+
+
 @pytest.mark.parametrize("kind", [0x14, 0x15, 0x16])
 def test_a_record_that_is_for_tls_itself_is_not_alone(kind: int) -> None:
     assert not Records().are_alone(record(9, kind))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +163,22 @@ def test_a_frame_costs_one_call_at_each_end_and_no_more_memory_than_it_takes(
     assert asked == [("write", 31), ("write", 31)]
     assert len(server.wire.take()) == 2 * len(frame)
     assert server.heard.data == b"first" + bytes(31)
+    asked.clear()
+    server.tls.write(bytes(2 * RECORD_BYTES + 1))
+    assert [size for _, size in asked] == [RECORD_BYTES, RECORD_BYTES, 1], "each fits in a record"
+
+
+def test_a_frame_passes_by_the_python_of_ssl(
+    serving: ServerTls, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, caller = shaken(serving, client)
+    caller.tls.write(b"first")
+    server.tls.data_received(caller.wire.take())
+    monkeypatch.delattr(ssl.SSLObject, "read")
+    monkeypatch.delattr(ssl.SSLObject, "write")
+    caller.tls.write(b" and second")
+    server.tls.data_received(caller.wire.take())
+    assert server.heard.data == b"first and second"
 
 
 @FUZZ
@@ -339,6 +356,20 @@ def test_the_first_plaintext_waits_until_the_connection_has_moved(
     caller.tls.data_received(wire.take())
     assert caller.heard.data == b"reply"
     assert server.host.bytes == 0
+
+
+def test_the_first_plaintext_is_handed_on_once_it_has_moved_though_no_more_came(
+    serving: ServerTls, client: ssl.SSLContext
+) -> None:
+    server, caller = shaken(serving, client, lambda one, data: False)
+    caller.tls.write(b"first")
+    server.tls.data_received(caller.wire.take())
+    server.tls.moved(Wire())
+    server.tls.data_received(b"")
+    assert server.heard.data == b"first"
+    caller.tls.write(b" and second")
+    server.tls.data_received(caller.wire.take())
+    assert server.heard.data == b"first and second"
 
 
 def test_another_protocol_takes_a_connection_over(
