@@ -44,14 +44,14 @@ class _File:
         if end > len(self.visible):
             self.visible.extend(bytes(end - len(self.visible)))
         self.visible[offset:end] = data
-        with memoryview(self.visible) as visible:
-            for sector in range(offset // SECTOR, -(-end // SECTOR)):
-                start = sector * SECTOR
-                version = bytes(visible[start : start + SECTOR])
-                if (versions := dirty.get(sector)) is not None:
-                    versions.append(version)
-                else:
-                    dirty[sector] = [version]
+        first, last = offset // SECTOR, -(-end // SECTOR)
+        touched = bytes(self.visible[first * SECTOR : last * SECTOR])
+        for sector, start in enumerate(range(0, len(touched), SECTOR), first):
+            version = touched[start : start + SECTOR]
+            if (versions := dirty.get(sector)) is not None:
+                versions.append(version)
+            else:
+                dirty[sector] = [version]
 
     def sync(self) -> None:
         """Bring the platter up to date, but for what an earlier failed sync marked clean."""
@@ -83,12 +83,23 @@ class _File:
         return [rng.randrange(shortest, longest)] if shortest < longest else []
 
     def _settle(self, kept: dict[int, bytes]) -> None:
+        following: list[bytes] = []
+        begin = end = 0
         for sector, version in kept.items():
-            start = sector * SECTOR
-            if start > len(self.stable):
-                self.stable.extend(bytes(start - len(self.stable)))
-            self.stable[start : start + len(version)] = version
+            if (start := sector * SECTOR) != end:
+                self._put(begin, following)
+                following, begin = [], start
+            following.append(version)
+            end = start + len(version)
+        self._put(begin, following)
         self.dirty.clear()
+
+    def _put(self, start: int, following: list[bytes]) -> None:
+        """Bring sectors that follow one another to the platter."""
+        data = b"".join(following)
+        if start > len(self.stable):
+            self.stable.extend(bytes(start - len(self.stable)))
+        self.stable[start : start + len(data)] = data
 
 
 class SimDisk:
