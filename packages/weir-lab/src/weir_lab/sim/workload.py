@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.metadata.placement import REPLICAS_DEFAULT
@@ -103,8 +104,18 @@ def _fleet(scene: Scene, shape: Shape) -> list[Program]:
     return [*programs, Registrar(scene, "registrar", coming)] if programs else []
 
 
+def _unfinished(*kinds: Sequence[Program | Shipped]) -> Program | Shipped | None:
+    """Return the first program that is not finished."""
+    return next((one for one in chain.from_iterable(kinds) if not one.finished), None)
+
+
 class Workload:
     """The programs of one run."""
+
+    #: Who was not finished when a world asked last, which it does behind each event, of those that
+    #: publish and of those that read: mostly, it is not yet.
+    _begun: Program | Shipped | None = None
+    _reading: Program | Shipped | None = None
 
     def __init__(self, scene: Scene, shape: Shape, operated: bool, domain: Domain) -> None:
         """Make them; `start` lets them go, each when chance has it."""
@@ -327,14 +338,15 @@ class Workload:
 
     def produced(self) -> bool:
         """Whether everything that was begun is confirmed, and the cluster goes on."""
-        begun = (*self.producers, *self.operators, *self.stewards)
-        told = not any(reader.telling for reader in self._tellers())
-        return told and all(program.finished for program in begun)
+        if self._begun is None or self._begun.finished:
+            self._begun = _unfinished(self.producers, self.operators, self.stewards)
+        return self._begun is None and not any(one.telling for one in self._tellers())
 
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""
-        readers = all(reader.finished for reader in self.readers)
-        return readers and all(one.finished for one in (*self.consumers, *self.receivers))
+        if self._reading is None or self._reading.finished:
+            self._reading = _unfinished(self.readers, self.consumers, self.receivers)
+        return self._reading is None
 
     def _all(self) -> Iterable[Program | Shipped | ShippedRelay]:
         return (
