@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir.cli.main import main
 from weir_lab.bench.comparison.compare import Settings
 from weir_lab.bench.faults import catch_up
@@ -38,6 +39,7 @@ def test_a_verb_measures_three_nodes(capsys: pytest.CaptureFixture[str]) -> None
     assert "replicas=0" in capsys.readouterr().err
 
 
+@one_in(3)
 def test_a_follower_that_was_away_is_measured_beside_live_messages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,9 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 import weir
+from rigs.drawn_mutants import drawn
 from weir.cli.main import VERBS
 from weir.model.ids import Address
 from weir.protocol.client.messages import TopicInfo
@@ -56,6 +58,8 @@ _NOT_STARTED = re.compile(
     r"No module named|ImportError|ModuleNotFoundError|cannot be directly executed"
 )
 _START_SECONDS = 20
+#: How many of the modules that can be run `make test` starts.
+DRAWN = 20
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -137,6 +141,13 @@ def test_the_commands_and_what_others_find_by_name_are_there() -> None:
         assert is_there(name), name
 
 
+def can_be_run() -> list[str]:
+    names = [name for name, path in sources() if is_run(path)]
+    assert "weir.server.processes.shard_process" in names
+    assert "weir.app.worker" in names
+    return names
+
+
 def started(name: str, folder: Path) -> str:
     """Run a module with a word that none of them knows; return what keeps it from starting."""
     process = subprocess.Popen(
@@ -158,13 +169,30 @@ def started(name: str, folder: Path) -> str:
     return f"{name}: {text}" if _NOT_STARTED.search(text) or not runnable(name) else ""
 
 
-def test_each_module_that_can_be_run_starts(tmp_path: Path) -> None:
-    names = [name for name, path in sources() if is_run(path)]
-    assert "weir.server.processes.shard_process" in names
-    assert "weir.app.worker" in names
+def all_start(names: list[str], folder: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        failed = [told for told in pool.map(lambda name: started(name, tmp_path), names) if told]
+        failed = [told for told in pool.map(lambda name: started(name, folder), names) if told]
     assert not failed, "\n".join(failed)
+
+
+def test_drawn_modules_that_can_be_run_start(tmp_path: Path) -> None:
+    """Each imports what it needs, which type checkers and other tests find, too."""
+    all_start(drawn(can_be_run(), DRAWN), tmp_path)
+
+
+@pytest.mark.slow
+def test_each_module_that_can_be_run_starts(tmp_path: Path) -> None:
+    all_start(can_be_run(), tmp_path)
+
+
+def test_what_cannot_be_imported_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone.py").write_text('import nothing_there\nif __name__ == "__main__": pass\n')
+    monkeypatch.setattr(sys.modules[__name__], "PATHS", f"{PATHS}{os.pathsep}{tmp_path}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(AssertionError, match=r"gone: .*No module named"):
+        all_start(["gone"], tmp_path)
 
 
 UNPICKLE = """

@@ -75,8 +75,9 @@ def one_in(count: int) -> Callable[[Test], Test]:
     """Let `make test` play a test once in `count` changes of the code, and else leave it out.
 
     For what others prove as well: a sweep of one kind of worlds, for hundreds of drawn worlds are
-    of all kinds; a world that once broke a promise, for it is another run with every change; and
-    that a seed replays, which is shown for one node and for three in any case.
+    of all kinds; a world that once broke a promise, for it is another run with every change; that
+    a seed replays, which is shown for one node and for three in any case; and what `make proof`
+    measures by the same command.
     """
 
     def mark(test: Test) -> Test:

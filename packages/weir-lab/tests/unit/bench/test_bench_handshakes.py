@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir.cli.main import main
 from weir_lab.bench.handshakes import Settings, measure
 from weir_lab.bench.sides.certified import certified_nodes
@@ -30,6 +31,7 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, int]) -> None:
         measure(Settings(**change), print)
 
 
+@one_in(3)
 def test_timeliness_by_tls_and_closed_is_compared_with_plain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir_lab.bench.storage import restart
 from weir_lab.bench.storage.restart import RestartFailed, Shape, measure
 
 
+@one_in(3)
 def test_a_node_is_started_again_three_times(tmp_path: Path) -> None:
     result = measure(Shape(gib=0.01), str(tmp_path))
     assert result.messages > 10_000

@@ -10,6 +10,7 @@ from typing import ClassVar, cast
 
 import pytest
 
+from rigs.drawn_mutants import one_in
 from weir.cli.main import main
 from weir_lab.bench.toc.chaos import STOPS
 from weir_lab.bench.toc.chaos_worker import Orders, Worker
@@ -182,6 +183,7 @@ def test_faults_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]
     kills("process,aggregator,leader,cable", capsys)
 
 
+@one_in(3)
 def test_stops_and_a_leader_that_dies_in_a_failure_break_no_promise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
