@@ -15,8 +15,8 @@ import threading
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import Context, copy_context
-from heapq import heapify, heappop, heappush
+from contextvars import Context
+from heapq import heapify, heappop
 from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakValueDictionary
@@ -62,47 +62,6 @@ class Network(Protocol):
         """Take connections to a port of the process from now on. Raises `OSError`."""
 
 
-class _Handle(asyncio.Handle):
-    """One of asyncio's; nothing about it is kept for debugging."""
-
-    __slots__ = ()
-
-    _args: Any
-    _callback: Any
-    _context: Context
-    _loop: Any
-    _repr: str | None
-    _source_traceback: None
-
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop,
-        context: Context | None,
-    ) -> None:  # fmt: skip
-        """As that of asyncio, which asks the loop each time whether it is debugged."""
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-
-
-class _Timer(_Handle, asyncio.TimerHandle):
-    """The same, to be called at a moment."""
-
-    __slots__ = ()
-
-    _scheduled: bool
-    _when: float
-
-    def cancel(self) -> None:
-        """Call nothing: it stays in the loop until its moment, or until too many are like it."""
-        if not self._cancelled:
-            self._cancelled = True
-            self._loop.timer_cancelled(self._scheduled)
-            self._callback = self._args = None
-
-
 class _NextTurn:
     """When a loop has its next turn: the earliest that was asked for, unless it stands still."""
 
@@ -142,9 +101,8 @@ class _NextTurn:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop of one process, from its start to its end."""
 
-    _ready: deque[_Handle]
-    #: With their moments, which heaps compare faster than they compare timers.
-    _scheduled: list[tuple[float, _Timer]]
+    _ready: deque[Any]
+    _scheduled: list[Any]
     _timer_cancelled_count: int
     _thread_id: int | None
 
@@ -178,33 +136,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return seconds by the clock of this process."""
         return self._epoch + self._world.now * _US + self._ahead
-
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        """Call something in the next turn. Raises `RuntimeError` if the loop is closed."""
-        if self.is_closed():
-            raise RuntimeError("Event loop is closed")
-        handle = _Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:  # fmt: skip
-        """Call something at a moment, in seconds. Raises `RuntimeError` if the loop is closed."""
-        if self.is_closed():
-            raise RuntimeError("Event loop is closed")
-        timer = _Timer(callback, args, self, context)
-        timer._when = when
-        timer._scheduled = True
-        heappush(self._scheduled, (when, timer))
-        return timer
-
-    def timer_cancelled(self, is_scheduled: bool) -> None:
-        """Count a timer that was cancelled."""
-        self._timer_cancelled_count += is_scheduled
 
     # -- what the world does -------------------------------------------------------------------
 
@@ -244,7 +175,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 for task in list(self._living.values()):
                     task.cancel()
             if not self._ready:
-                timers = [when for when, timer in self._scheduled if not timer._cancelled]
+                timers = [timer._when for timer in self._scheduled if not timer._cancelled]
                 living = [task for task in self._living.values() if not task.done()]
                 if not living:
                     break
@@ -269,7 +200,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._ready or self._sources:
             self.wake(self._world.between(*_TURN))
         elif self._scheduled:
-            left = self._scheduled[0][0] - self._epoch - self._ahead
+            left = self._scheduled[0]._when - self._epoch - self._ahead
             self.wake(max(math.ceil(left * SECOND) - self._world.now, 1))
 
     def _run(self) -> None:
@@ -297,8 +228,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if len(timers) > _TIMERS and self._timer_cancelled_count * 2 > len(timers):
             self._forget_cancelled()
         end = self.time() + self._clock_resolution
-        while timers and (timers[0][0] < end or timers[0][1]._cancelled):
-            _, timer = heappop(timers)
+        while timers and (timers[0]._cancelled or timers[0]._when < end):
+            timer = heappop(timers)
             timer._scheduled = False
             if timer._cancelled:
                 self._timer_cancelled_count -= 1
@@ -310,9 +241,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _forget_cancelled(self) -> None:
-        for _, timer in self._scheduled:
+        for timer in self._scheduled:
             timer._scheduled = not timer._cancelled
-        self._scheduled[:] = [one for one in self._scheduled if not one[1]._cancelled]
+        self._scheduled[:] = [timer for timer in self._scheduled if not timer._cancelled]
         heapify(self._scheduled)
         self._timer_cancelled_count = 0
 
