@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from time import monotonic
 
 from weir_toc.controller.codec import promise_to
@@ -19,6 +20,7 @@ from weir_toc.node import SILENT_INTERVALS, SwitchNode
 READINGS_MAX = 1_000
 #: Longer than anything was.
 _NEVER = (1 << 63) - 1
+_age_of = attrgetter("age")
 
 
 class Alarm:
@@ -75,11 +77,13 @@ class Alarm:
 
     def is_reading_due(self, interval: int) -> bool:
         """Whether the controller is to be told how the links are: each ten intervals."""
-        last, now = (
-            (at // interval + self._phase) // READ_INTERVALS
-            for at in (self._read_at, self._link.now())
-        )
-        return now > last
+        return self._is_due(self._link.now(), interval)
+
+    def _is_due(self, now: int, interval: int) -> bool:
+        phase = self._phase
+        return (now // interval + phase) // READ_INTERVALS > (
+            self._read_at // interval + phase
+        ) // READ_INTERVALS
 
     def watch(self, node: SwitchNode, now: int, socket: UdpSocket) -> None:
         """Look at the inputs of a switch, in each of its intervals; tell of them when that is due.
@@ -88,18 +92,19 @@ class Alarm:
         counts is how old it was at most, so inputs are looked at in between while any may be old.
         """
         interval = node.config.interval
-        is_due = self.is_reading_due(interval)
+        is_due = self._is_due(now, interval)
         is_soon = now - self._looked_at < interval // 2
         if not is_due and (is_soon or node.oldest_age(now) <= LAG_INTERVALS * interval):
             return
         self._looked_at = now
-        oldest = self._oldest
-        links = [
-            one._replace(age=age) if (age := oldest.get(one.neighbour, 0)) > one.age else one
-            for one in node.read_links(now)
-        ]
+        oldest, links = self._oldest, node.read_links(now)
+        if oldest:
+            links = [
+                one._replace(age=age) if (age := oldest.get(one.neighbour, 0)) > one.age else one
+                for one in links
+            ]
         if is_due:
-            self.read(sorted(links, key=lambda one: -one.age), socket.kernel_drops)
+            self.read(sorted(links, key=_age_of, reverse=True), socket.kernel_drops)
             links = []
         self._oldest = {one.neighbour: one.age for one in links}
 
@@ -117,7 +122,7 @@ class Alarm:
         barrier that it has used, `commit`, and what its own waits for, `holds`.
         """
         self._read_at = self._link.now()
-        rows = [list(one) for one in links[:READINGS_MAX]]
+        rows = links[:READINGS_MAX]
         self._link.say({
             "op": "links", "clock": self._read_at, "late": self._late, "links": rows,
             "commit": commit, "drops": drops,

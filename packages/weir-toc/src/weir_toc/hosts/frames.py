@@ -23,6 +23,9 @@ REQUEST_BYTES_MAX = 64 << 10
 #: A node that leaves so much unread is disconnected.
 UNREAD_BYTES_MAX = 8 << 20
 
+#: What is sent holds nothing that holds itself.
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 Frame = dict[str, Any]
 Address = tuple[str, int]
 
@@ -34,7 +37,7 @@ def framed(tag: bytes, body: bytes) -> bytes:
 
 def framed_json(frame: Frame) -> bytes:
     """Return a frame of a JSON object."""
-    return framed(JSON, json.dumps(frame, separators=(",", ":")).encode())
+    return framed(JSON, _encode(frame).encode())
 
 
 async def read_frame(reader: asyncio.StreamReader, bytes_max: int) -> tuple[bytes, bytes]:

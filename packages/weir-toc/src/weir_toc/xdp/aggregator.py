@@ -17,11 +17,11 @@ from weir_toc.node import SwitchConfig, SwitchNode
 from weir_toc.places import Place
 from weir_toc.topology import Switch, Topology
 from weir_toc.xdp import kernel
-from weir_toc.xdp.device import Lookout
+from weir_toc.xdp.device import Lookout, TableChanges
 from weir_toc.xdp.node import XdpNode
 from weir_toc.xdp.path import KernelPath
 
-#: So often is looked where neighbours are reached.
+#: Where neighbours are reached is looked at most so often.
 LOOK_SECONDS = 0.1
 
 
@@ -40,21 +40,34 @@ class XdpAggregator(Aggregator):
         self.path = KernelPath(self.advertised, ports, cpus[switch % len(cpus)])
         self._xdp: XdpNode | None = None
         self._lookout = Lookout(ports)
+        #: Set if neighbours may have moved, or some were not found.
+        self._may_find = asyncio.Event()
 
     async def run(self) -> None:
         """Attach the programs, start at the controller, then serve."""
-        with self.path:
+        with self.path, TableChanges() as changes:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(self._look())
+                looking = tasks.create_task(self.look(changes))
                 try:
                     await super().run()
                 finally:
                     looking.cancel()
 
-    async def _look(self) -> None:
-        """Find neighbours that have moved, or that the kernel had not found yet."""
+    async def look(self, changes: TableChanges) -> None:
+        """Find neighbours that have moved, or that the kernel had not found yet.
+
+        What changes within `LOOK_SECONDS` is looked at once.
+        """
+        loop = asyncio.get_running_loop()
         while True:
+            loop.add_reader(changes, self._may_find.set)
+            try:
+                await self._may_find.wait()
+            finally:
+                loop.remove_reader(changes)
             await asyncio.sleep(LOOK_SECONDS)
+            self._may_find.clear()
+            changes.drain()
             self._find()
 
     def _make_node(self, switch: Switch, topology: Topology, config: SwitchConfig) -> SwitchNode:
@@ -69,3 +82,5 @@ class XdpAggregator(Aggregator):
         if self._xdp is not None:
             for neighbour, hop in self._lookout.look(self._addresses).items():
                 self._xdp.set_next_hop(self.link.now(), neighbour, hop)
+            if not self._lookout.is_complete:
+                self._may_find.set()

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from weir_toc.errors import XdpError
 from weir_toc.hosts.frames import Address
@@ -22,6 +22,8 @@ from weir_toc.xdp.node import NextHop
 _GET_ADDRESS, _ETHTOOL, _GET_CHANNELS = 0x8927, 0x8946, 0x3C
 _CHANNELS = struct.Struct("=9I")
 _NETLINK_ROUTE, _SET_LINK, _REQUEST_AND_ACK, _ERROR = 0, 19, 5, 2
+#: What the kernel tells of: devices, neighbours, IPv4 addresses and IPv4 routes.
+_GROUPS = 1 | 4 | 0x10 | 0x40
 _XDP, _XDP_FD, _XDP_FLAGS, _NESTED, _DRIVER_MODE = 43, 1, 3, 1 << 15, 1 << 2
 _ROUTES, _NEIGHBOURS = Path("/proc/net/route"), Path("/proc/net/arp")
 _COMPLETE = 2
@@ -152,7 +154,7 @@ class Tables(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _tables_in(routes: str, neighbours: str) -> Tables:
-    """Return what two texts say. They are read ten times a second, and seldom change."""
+    """Return what two texts say. Most of what the kernel tells of changes none of them."""
     return Tables(routes_in(routes), hardware_in(neighbours))
 
 
@@ -184,6 +186,40 @@ def next_hop(address: Address, ports: Sequence[str], tables: Tables) -> NextHop 
     return NextHop(index_of(route.device), address_of(route.device), hardware, ip, address[1])
 
 
+class TableChanges:
+    """Can be read when the tables of this namespace may have changed.
+
+    The kernel tells of no route that goes with its device or address, but it tells of these.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
+        )
+        self._socket.bind((0, _GROUPS))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._socket.fileno()
+
+    def drain(self) -> None:
+        """Take all that has come: whoever looks afterwards sees it."""
+        while True:
+            try:
+                self._socket.recv(1)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:  # more had come than there was room for
+                    raise
+
+
 class Lookout:
     """Looks where neighbours are reached. Without a change it reads two tables, and no more."""
 
@@ -193,6 +229,11 @@ class Lookout:
         self._seen: tuple[Tables, Mapping[int, Address]] | None = None
         #: Why a neighbour cannot be reached.
         self.trouble = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all neighbours of the last look were found."""
+        return self._seen is not None
 
     def look(self, addresses: Mapping[int, Address]) -> Mapping[int, NextHop]:
         """Return the next hops of neighbours, by their addresses; nothing if none has changed."""

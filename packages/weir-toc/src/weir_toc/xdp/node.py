@@ -7,6 +7,7 @@ has changed is then given to the data path in one command, which that obeys betw
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, sub
 from typing import NamedTuple, Protocol
 
 from weir_toc import packet as wire
@@ -37,7 +38,9 @@ class NextHop(NamedTuple):
 
 
 #: In intervals: so seldom does time pass for a process whose data path sends beacons.
-PAUSE_INTERVALS = 4
+#: It tells the controller of links at every other of these times.
+PAUSE_INTERVALS = 5
+_age_of = attrgetter("age")
 
 
 class DataPath(Protocol):
@@ -76,6 +79,63 @@ class _Slot:
         self.told: dict[int, int] = {}
 
 
+class _Hearing:
+    """When inputs that count were last heard, and when barriers of processes last rose."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        #: Neighbours whose inputs count, and their slots.
+        self.neighbours: list[tuple[int, int]] = []
+        #: Whether an input is behind its half.
+        self.has_behind = False
+        #: Processes among them, how high their barriers were when each had last risen enough, and
+        #: when all had: then `Input` does not know it yet.
+        self._processes: list[tuple[Input, int]] = []
+        self._risen: list[int] = []
+        self._risen_at: int | None = None
+
+    def set(self, neighbours: list[tuple[int, int]], processes: list[tuple[Input, int]]) -> None:
+        """Take which inputs count, with their slots, and which of them are of processes."""
+        self.neighbours, self._processes = neighbours, processes
+        self._risen = [one.risen for one, _ in processes]
+
+    def since(self, now: int, words: memoryview) -> int:
+        """Return since when the input is silent that has been so for the longest time.
+
+        That of a process counts as silent, too, whose barrier stands still.
+        """
+        if not self.neighbours:
+            return now
+        heard = _of_slots(words, at.HEARD_AT)
+        since = min([heard[slot] for _, slot in self.neighbours])
+        return min(since, self._rise(now, words)) if self._processes else since
+
+    def _rise(self, now: int, words: memoryview) -> int:
+        """Return when each barrier of a process was last seen to have risen enough.
+
+        Mostly all have. Then they are compared at once, and each `Input` is told later.
+        """
+        found = _of_slots(words, at.BARRIER)
+        barriers = [found[slot] for _, slot in self._processes]
+        if min(map(sub, barriers, self._risen)) >= self._interval:
+            self._risen, self._risen_at = barriers, now
+            return now
+        self.tell()
+        risen_at = [
+            one.rise(barrier, self._interval, now)
+            for (one, _), barrier in zip(self._processes, barriers, strict=True)
+        ]
+        self._risen = [one.risen for one, _ in self._processes]
+        return min(risen_at)
+
+    def tell(self) -> None:
+        """Tell inputs how high their barriers were when all had risen."""
+        if self._risen_at is not None:
+            for (one, _), barrier in zip(self._processes, self._risen, strict=True):
+                one.risen, one.risen_at = barrier, self._risen_at
+            self._risen_at = None
+
+
 class XdpNode(SwitchNode):
     """One switch with its packets in the kernel; what has no next hop yet is not heard."""
 
@@ -105,7 +165,7 @@ class XdpNode(SwitchNode):
         #: What lies behind each port, and the slot that gets the beacons for all ports there.
         self._ports: dict[int, tuple[int, int | None]] = {}
         self._live = 0
-        self._live_slots: list[int] = []
+        self._hearing = _Hearing(config.interval)
         path.execute(now, [
             Change(at.NOW, now), Change(at.SOURCE, _as_in_packet(switch.id)),
             Change(at.DRAIN_RATE, config.drain_rate), Change(at.MARK_ABOVE, config.mark_above),
@@ -157,16 +217,14 @@ class XdpNode(SwitchNode):
         """Let time pass, as in `SwitchNode`.
 
         The data path sends a beacon that comes to all ports. While it does, and no barrier is old,
-        time passes for this process in each fourth interval only. Otherwise, while a link is
+        time passes for this process in each fifth interval only. Otherwise, while a link is
         behind, and for neighbours that share a port, it injects blank ones in each interval.
         """
         self._now = now
         self._path.settle()
         interval = self.config.interval
-        silent_at = self._silent_at(now)
-        is_quiet = not self._slept(now) and not any(
-            one.is_behind for half in (self.up, self.down) for one in half.inputs.values()
-        )
+        silent_at = self._hearing.since(now, self._path.words) + SILENT_INTERVALS * interval
+        is_quiet = not self._hearing.has_behind and not self._slept(now)
         if self._next_beacon <= now <= silent_at and is_quiet:
             blanks, self._next_beacon = self._blank_round(now), self._after(now)
             if abs(now - self._path.words[at.TURNED_AT]) < 3 * interval // 2:
@@ -187,22 +245,6 @@ class XdpNode(SwitchNode):
             effects = self._finish(super().tick(now))
         self.deadline = self._next_beacon
         return effects
-
-    def _silent_at(self, now: int) -> int:
-        """Return until when no input is silent for too long if none is heard from now on.
-
-        That of a process counts as silent, too, whose barrier stands still.
-        """
-        interval = self.config.interval
-        barriers, heard = (
-            self._path.words[word(0, field) :: at.SLOT_WORDS].tolist()
-            for field in (at.BARRIER, at.HEARD_AT)
-        )
-        times = [heard[slot] for slot in self._live_slots]
-        if not self.switch.lower:  # its lower neighbours are processes
-            times += [one.rise(barriers[self._slots[process].number], interval, now)
-                      for process, one in self.up.inputs.items() if one.live]  # fmt: skip
-        return min(times, default=now) + SILENT_INTERVALS * interval
 
     def freeze(self, now: int, neighbour: int) -> list[Effect]:
         """Fence an input, as in `SwitchNode`."""
@@ -241,16 +283,13 @@ class XdpNode(SwitchNode):
         """
         self._path.settle()
         barriers, heard, sent = (
-            self._path.words[word(0, field) :: at.SLOT_WORDS].tolist()
+            _of_slots(self._path.words, field)
             for field in (at.BARRIER, at.PACKETS_IN, at.PACKETS_OUT)
         )
-        live = {*self._live_slots}
-        found = [
-            LinkReading(neighbour, now - barriers[slot.number], heard[slot.number],
-                        sent[slot.number])
-            for neighbour, slot in self._slots.items() if slot.number in live
-        ]  # fmt: skip
-        return sorted(found, key=lambda one: -one.age)
+        found = [LinkReading(neighbour, now - barriers[slot], heard[slot], sent[slot])
+                 for neighbour, slot in self._hearing.neighbours]  # fmt: skip
+        found.sort(key=_age_of, reverse=True)
+        return found
 
     def set_next_hop(self, now: int, neighbour: int, hop: NextHop) -> None:
         """Say where a neighbour is reached. A process cannot join before."""
@@ -313,6 +352,9 @@ class XdpNode(SwitchNode):
         self._round = bytearray()
         self._push()
         self._inject()
+        self._hearing.has_behind = any(
+            one.is_behind for half in (self.up, self.down) for one in half.inputs.values()
+        )
         return effects
 
     def _inject(self) -> None:
@@ -326,6 +368,7 @@ class XdpNode(SwitchNode):
         Minima come first: the registers are no older than they.
         """
         self._path.settle()
+        self._hearing.tell()
         words = self._path.words
         before = (self.up.barrier, self.up.commit, self.down.barrier, self.down.commit)
         minima = words[at.UP_BARRIER : at.DOWN_COMMIT + 1].tolist()
@@ -368,7 +411,6 @@ class XdpNode(SwitchNode):
         if live != self._live:
             pieces.append([Change(at.LIVE_SLOTS, live)])
             self._live = live
-            self._live_slots = [slot for slot in range(at.SLOTS) if live >> slot & 1]
         changes: list[Change] = []
         for piece in pieces:  # all of a slot in one command
             if len(changes) + len(piece) > at.CHANGES_MAX:
@@ -383,6 +425,13 @@ class XdpNode(SwitchNode):
                 self._path.name(neighbour, slot.number)
                 slot.hop = hop
         self._push_ports()
+        inputs = {id: self._half_of(id).inputs[id] for id in self._slots}
+        live_slots = [(id, self._slots[id].number) for id, one in inputs.items() if one.live]
+        # The lower neighbours of a switch that has none below it are processes.
+        processes = [] if self.switch.lower else [
+            (inputs[id], slot) for id, slot in live_slots if id not in self.switch.upper
+        ]  # fmt: skip
+        self._hearing.set(live_slots, processes)
 
     def _push_ports(self) -> None:
         """Tell the data path what lies behind each port."""
@@ -437,6 +486,12 @@ class XdpNode(SwitchNode):
             if told.get(field) != value:
                 told[field] = value
                 yield Change(word(slot.number, field), value)
+
+
+def _of_slots(words: memoryview, field: int) -> list[int]:
+    """Return one word of each slot."""
+    found: list[int] = words[word(0, field) :: at.SLOT_WORDS].tolist()
+    return found
 
 
 def _as_in_packet(id: int) -> int:

@@ -114,7 +114,7 @@ def test_a_reading_has_a_limit_and_the_oldest_come_first() -> None:
     watched.until_said()
     (said, *_) = watched.link.said
     assert len(said["links"]) == READINGS_MAX
-    assert said["links"][0] == [READINGS_MAX + 4, READINGS_MAX + 4, 0, 0]
+    assert [*said["links"][0]] == [READINGS_MAX + 4, READINGS_MAX + 4, 0, 0]
 
 
 def test_a_reading_tells_what_the_kernel_has_dropped() -> None:

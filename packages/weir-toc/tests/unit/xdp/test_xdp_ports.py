@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,8 +21,9 @@ from weir_toc.errors import XdpError
 from weir_toc.hosts.frames import Address
 from weir_toc.topology import switch_id
 from weir_toc.xdp import __main__ as command
-from weir_toc.xdp import device, kernel
+from weir_toc.xdp import aggregator, device, kernel
 from weir_toc.xdp import layout as at
+from weir_toc.xdp.aggregator import XdpAggregator
 from weir_toc.xdp.node import NextHop
 from weir_toc.xdp.path import KernelPath
 
@@ -121,16 +125,116 @@ def test_neighbours_are_looked_for_only_when_the_tables_of_the_kernel_change(
     monkeypatch.setattr(device.Tables, "read", staticmethod(lambda: tables))
     one, addresses = device.Lookout(["pa"]), {1: ("a", 1), 2: ("b", 1)}
     assert one.look(addresses) == one.look(addresses) == {}
+    assert not one.is_complete
     assert asked == ["a", "b"] * 2  # as long as one is missing
     tables = tables._replace(hardware={("pa", "a"): bytes(6), ("pa", "b"): bytes(6)})
     asked.clear()
     assert one.look(addresses) == {1: hop, 2: hop}
     assert one.look(addresses) == one.look(addresses) == {}
+    assert one.is_complete
     assert asked == ["a", "b"]
     addresses[3] = ("b", 2)
     assert one.look(addresses) == {1: hop, 2: hop, 3: hop}
     tables = tables._replace(routes=())
     assert one.look(addresses) == {1: hop, 2: hop, 3: hop}
+
+
+#: Says after each change of an empty namespace whether the kernel has told of it.
+_CHANGES = """
+import select, subprocess, sys
+from weir_toc.xdp.device import TableChanges
+
+with TableChanges() as changes:
+    for line in (
+        "sysctl -qw net.ipv6.conf.default.disable_ipv6=1",
+        "ip link add pa type veth peer name pb",
+        "ip link set pb up",
+        "ip link set pa up",
+        "ip addr add 10.3.0.1/24 dev pa",
+        "true",
+        "ip neigh add 10.3.0.9 lladdr 02:00:00:00:00:09 dev pa",
+        "ip neigh del 10.3.0.9 dev pa",
+        "ip route add 10.4.0.0/24 dev pa",
+        "ip route del 10.4.0.0/24",
+        "true",
+        "for _ in $(seq 3000); do echo neigh replace 10.3.0.9 lladdr 02:00:00:00:00:08 dev pa; "
+        "echo neigh del 10.3.0.9 dev pa; done | ip -batch -",
+    ):
+        subprocess.run(["sh", "-c", line], check=True)
+        print(len(select.select([changes], [], [], 0)[0]), end=" ")
+        changes.drain()
+        assert not select.select([changes], [], [], 0)[0]
+"""
+
+
+@needs_bpf
+def test_the_kernel_tells_of_changes_of_its_tables() -> None:
+    """The last ones are more than there is room for."""
+    words = ["unshare", "-n", sys.executable, "-c", _CHANGES]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert done.stdout.split() == [*"01111011110", "1"]
+
+
+class Looks:
+    """In place of a lookout, and of what the kernel tells: a pipe."""
+
+    def __init__(self) -> None:
+        self.is_complete = True
+        self.count = 0
+        self._read, self._write = os.pipe2(os.O_NONBLOCK)
+
+    def look(self, addresses: object) -> dict[int, NextHop]:
+        self.count += 1
+        return {}
+
+    def fileno(self) -> int:
+        return self._read
+
+    def change(self) -> None:
+        os.write(self._write, b"x")
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 100)
+
+
+@needs_bpf
+def test_a_switch_looks_for_neighbours_when_the_kernel_tells_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aggregator, "LOOK_SECONDS", 0.03)
+
+    async def run() -> list[int]:
+        one, looks = XdpAggregator([], switch_id("rack-0"), ("127.0.0.1", 0), []), Looks()
+        monkeypatch.setattr(one, "_lookout", looks)
+        monkeypatch.setattr(one, "_xdp", True)
+        looking = asyncio.create_task(one.look(looks))  # type: ignore[arg-type]
+        counts = []
+
+        async def pass_by(seconds: float) -> None:
+            before = looks.count
+            await asyncio.sleep(seconds)
+            counts.append(looks.count - before)
+
+        await pass_by(0.3)
+        for _ in range(5):
+            looks.change()
+        await pass_by(0.5)
+        await pass_by(0.3)
+        looks.is_complete = False
+        looks.change()
+        await pass_by(0.5)
+        looks.is_complete = True
+        await pass_by(0.1)
+        await pass_by(0.3)
+        looking.cancel()
+        one.socket.close()
+        return counts
+
+    none, changed, after, missing, _, found = asyncio.run(run())
+    assert (none, changed, after, found) == (0, 1, 0, 0)
+    assert missing >= 3
 
 
 def test_pass_says_how_it_is_used(tmp_path: Path) -> None:

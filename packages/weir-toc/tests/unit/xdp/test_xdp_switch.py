@@ -41,6 +41,7 @@ from weir_toc.packet import Packet
 from weir_toc.topology import Topology, process_id, switch_id
 from weir_toc.xdp import kernel
 from weir_toc.xdp import layout as at
+from weir_toc.xdp.node import PAUSE_INTERVALS
 
 RACK = switch_id("rack-0")
 #: Of a frame.
@@ -340,8 +341,8 @@ def test_time_passes_seldom_while_beacons_are_turned(twins: Make) -> None:
     both.receive(now - T // 2, A, beacon(A, now - T // 2))
     sent.clear()
     xdp.tick(now)
-    assert (sent, xdp.deadline) == ([], now + 4 * T)
-    now += 4 * T  # no beacon has come since
+    assert (sent, xdp.deadline) == ([], now + PAUSE_INTERVALS * T)
+    now += PAUSE_INTERVALS * T  # no beacon has come since
     xdp.tick(now)
     assert (len(sent), xdp.deadline) == (1, now + T)
     # An old barrier is looked at in each interval, and so is one that is soon silent.
@@ -356,7 +357,7 @@ def test_an_input_whose_clock_is_ahead_is_found_silent_as_soon_as_others(twins: 
     join(both, A)
     heard = both.xdp.deadline
     both.receive(heard, A, beacon(A, heard + 20 * T))
-    for now in (heard + 4 * T, heard + 8 * T):
+    for now in (heard, heard + 5 * T, heard + 10 * T):
         both.path.words[at.TURNED_AT] = now  # a beacon of another input
         both.xdp.tick(now)
     assert both.xdp.deadline == heard + (SILENT_INTERVALS + 1) * T
@@ -382,14 +383,41 @@ def test_a_process_whose_clock_stops_is_fenced_though_the_switch_runs_seldom(
     assert SILENT_INTERVALS * T < silent[0] - stopped <= (SILENT_INTERVALS + 5) * T
 
 
+@pytest.mark.parametrize("frozen", [None, 0, 4])
+def test_a_process_whose_clock_stops_is_found_beside_others(
+    twins: Make, frozen: int | None
+) -> None:
+    """Barriers of all are compared at once, until one of them stands; and until it is decided what
+    becomes of another one, so many intervals later.
+    """
+    both, other = twins(), process_id(0, 3)
+    join(both, A, B, other)
+    xdp, now, stopped = both.xdp, START + T, START + 40 * T
+    silent: list[int] = []
+    while not silent and now < stopped + 40 * T:
+        both.receive(now - T // 2, A, beacon(A, min(now, stopped) + 1_000 * T))
+        both.receive(now - T // 2, B, beacon(B, now + 2_000 * T))
+        if frozen is None or now < stopped + frozen * T:
+            both.receive(now - T // 2, other, beacon(other, now))
+        elif now == stopped + frozen * T:
+            xdp.freeze(now, other)
+        if now >= xdp.deadline:
+            if now == stopped:
+                assert xdp.deadline == now  # it has looked when the barrier was last seen to rise
+            silent = [now for one in xdp.tick(now) if isinstance(one, Silent)]
+        now += T
+    assert silent == [stopped + (SILENT_INTERVALS + 1) * T]
+    assert xdp.registers()[B].live
+
+
 def test_a_switch_that_is_a_little_late_after_each_pause_finds_who_is_silent(twins: Make) -> None:
     both = twins()
     join(both, A)
     heard = both.xdp.deadline
     both.receive(heard, A, beacon(A, heard + 20 * T))
-    for now in (heard, heard + 6 * T):
+    for now, pause in ((heard, PAUSE_INTERVALS), (heard + 6 * T, 5)):
         both.path.words[at.TURNED_AT] = now  # a beacon of another input
-        assert (both.xdp.tick(now), both.xdp.deadline) == ([], now + 4 * T)
+        assert (both.xdp.tick(now), both.xdp.deadline) == ([], now + pause * T)
     found = both.xdp.tick(heard + 12 * T)
     assert [one.neighbour for one in found if isinstance(one, Silent)] == [A]
 
