@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from random import Random
@@ -113,7 +114,8 @@ class SwitchLink:
         return world.clock_of(self._switch).now(world.network.now)
 
     def say(self, frame: dict[str, Any]) -> None:
-        reading = reading_from(self._switch, self._watch.world.network.now, frame)
+        read = json.loads(json.dumps(frame))  # as it goes to the controller
+        reading = reading_from(self._switch, self._watch.world.network.now, read)
         self._watch.told += self._watch.alarm.read(reading)
 
 
