@@ -6,7 +6,8 @@ here, so that many of them take little time: the machine is the switch's, too. W
 once in several intervals.
 
 It runs before all else if it may, as it is a gauge: a link is silent only if the switch says so. It
-stays on one processor: where it moves, the kernel's thread takes half as much time again.
+stays on the processor that takes what comes by the devices of a tree: if it sends from another one,
+each beacon wakes the thread of the kernel by itself, which then takes twice as long.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def main(orders: PlayerOrders) -> None:
     """Join, say `ready`, and send beacons until a line comes; then say how it went."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     player = Player(orders)
     while not player.are_admitted and player.turn():
         pass
