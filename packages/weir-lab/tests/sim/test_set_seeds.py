@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from rigs.drawn_mutants import one_in, seeds_of
-from weir_lab.sim.run import run_drawn, run_seed, run_seeds
+from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import (
     CROWDED,
     EVEN,
@@ -184,11 +184,3 @@ def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
         check=True,
     )
     assert child.stdout.strip() == str([run_seed(50, CROWDED).trace_hash])
-
-
-def test_a_group_is_not_handed_to_a_voter_that_is_catching_up() -> None:
-    """An operator named it, it lacked 92 entries, and nothing was granted for more than a second:
-    consumers took it that nothing was left.
-    """
-    outcome = run_drawn(515862137)
-    assert not outcome.violations, outcome.report()
