@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from rigs.drawn_mutants import one_in, seeds_of
-from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.run import run_drawn, run_seed, run_seeds
 from weir_lab.sim.shape import (
     CROWDED,
     EVEN,
@@ -184,3 +184,11 @@ def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
         check=True,
     )
     assert child.stdout.strip() == str([run_seed(50, CROWDED).trace_hash])
+
+
+@pytest.mark.xfail(strict=True, reason="a leader hands over to a voter that is catching up")
+def test_consumers_are_served_while_an_operator_names_a_voter_that_lacks_much() -> None:
+    """It lacks 92 entries, and the leader takes in nothing until Raft gives up, or it has all:
+    consumers that are told of nothing for more than a second take it that nothing is left.
+    """
+    assert not run_drawn(515862137).violations
