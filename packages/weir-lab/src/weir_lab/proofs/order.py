@@ -210,8 +210,8 @@ OF_PACKETS = (
     bench(
         "toc-ports-xdp",
         "A programmable switch of weir-toc with 32 ports, each of which leads to an idle process "
-        "that sends a beacon every millisecond, all of them from the processor that takes what comes "
-        "by the devices: its process, its thread of the kernel, and the program on its ports",
+        "that sends a beacon every millisecond, all of them from the processor that takes what "
+        "comes by the devices: its process, its thread of the kernel, and the program on its ports",
         "toc ports --place xdp",
         {
             "links": Figure("ports"),
