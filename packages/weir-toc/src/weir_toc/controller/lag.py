@@ -6,8 +6,11 @@ as far, so their ages are alike: one that is five intervals above their median i
 twenty intervals is reported. A link further down may be the reason: the lowest one that is as old,
 seen from the median above, is named as the hop.
 
-What the nodes at both ends say tells the cause. Readings are no entries of the log: a new leader
-starts with the next ones.
+What the nodes at both ends say tells the cause, in three readings in which the hop is that old. A
+switch above may have lagged for long enough before: its alarm waits for the third of them. All
+links that lag because of one hop are reported with one cause.
+
+Readings are no entries of the log: a new leader starts with the next ones.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 from statistics import median_high
 from typing import NamedTuple
 
@@ -35,6 +39,9 @@ CAUSE_INTERVALS = 3
 LOSS_SHARE = 1 / 3
 #: So many readings of a node tell the cause: those in which the link lagged.
 _KEPT = 1 + LASTING_INTERVALS // READ_INTERVALS
+#: The first of them may come a period later than at the link that is reported. A hop that is old
+#: only now and then is judged without them.
+_PATIENCE_INTERVALS = LASTING_INTERVALS + READ_INTERVALS
 
 
 class Cause(Enum):
@@ -96,7 +103,12 @@ class Lagging(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
+    """A link that is too far behind."""
+
     since: int
+    #: How far, at the last reading, and an age between the usual one and that of the link.
+    behind: int = 0
+    limit: int = 0
     told: Lagging | None = None
 
 
@@ -120,14 +132,25 @@ class _Node:
         """How late it ran, more than once."""
         return median_high(one.late for one in self.readings)
 
-    def rate(self, neighbour: int, what: str) -> float:
-        """Packets a nanosecond on a link, as far as the readings go back."""
-        first, last = self.readings[0], self.readings[-1]
-        begun, ended = first.links.get(neighbour), last.links.get(neighbour)
-        elapsed = last.clock - first.clock
-        if begun is None or ended is None or elapsed <= 0:
-            return 0.0
-        return max(0, int(getattr(ended, what)) - int(getattr(begun, what))) / elapsed
+    def old(self, neighbour: int, limit: int) -> list[NodeReading]:
+        """Return the last readings, in all of which a link was older than `limit`."""
+        found = takewhile(
+            lambda one: neighbour in one.links and one.links[neighbour].age > limit,
+            reversed(self.readings),
+        )
+        return [*found][::-1]
+
+
+def _rate(readings: Sequence[NodeReading], neighbour: int, what: str) -> float:
+    """Packets a nanosecond on a link, between the first reading and the last."""
+    if not readings:
+        return 0.0
+    first, last = readings[0], readings[-1]
+    begun, ended = first.links.get(neighbour), last.links.get(neighbour)
+    elapsed = last.clock - first.clock
+    if begun is None or ended is None or elapsed <= 0:
+        return 0.0
+    return max(0, int(getattr(ended, what)) - int(getattr(begun, what))) / elapsed
 
 
 @dataclass(slots=True)
@@ -141,6 +164,8 @@ class LagAlarm:
     reported: int = 0
     _nodes: dict[int, _Node] = field(default_factory=dict)
     _seen: dict[Link, _Seen] = field(default_factory=dict)
+    #: Links that have lagged for long enough, and are not reported yet.
+    _waiting: dict[Link, _Seen] = field(default_factory=dict)
 
     def read(self, reading: NodeReading) -> list[Lagging]:
         """Take what a node has read; return what is reported because of it."""
@@ -163,6 +188,8 @@ class LagAlarm:
         for link in [one for one in self._seen if one.node == reading.node]:
             if link.neighbour not in reading.links:
                 found += self._over(link)  # it was removed
+        for link, seen in [*self._waiting.items()]:
+            found += self._tell(link, seen, reading.at)
         return found
 
     def expire(self, now: int) -> list[Lagging]:
@@ -196,16 +223,25 @@ class LagAlarm:
                 yield from self._over(link)
                 continue
             seen = self._seen.setdefault(link, _Seen(reading.at))
+            seen.behind, seen.limit = behind, usual + behind // 2
             # Readings come a little sooner or later than they are due.
             lasting = LASTING_INTERVALS - READ_INTERVALS // 2
-            is_lasting = reading.at - seen.since >= lasting * self.interval
-            if is_lasting and seen.told is None:
-                hop = self._lowest(link, usual + behind // 2, reading.at)
-                cause = self._cause(hop, seen.since, reading.at)
-                seen.told = Lagging(link, hop, cause, behind, seen.since)
-                self.lagging[link] = seen.told
-                self.reported += 1
-                yield seen.told
+            if seen.told is None and reading.at - seen.since >= lasting * self.interval:
+                self._waiting[link] = seen
+
+    def _tell(self, link: Link, seen: _Seen, now: int) -> Iterator[Lagging]:
+        """Report a link that waits, unless its hop must be read again first."""
+        hop = self._lowest(link, seen.limit, now)
+        old = self._nodes[hop.node].old(hop.neighbour, seen.limit)
+        is_late = now - seen.since > _PATIENCE_INTERVALS * self.interval
+        if len(old) < _KEPT and not is_late:
+            return
+        del self._waiting[link]
+        known = (one.cause for one in self.lagging.values() if one.hop == hop)
+        cause = next(known, None) or self._cause(hop, old, seen.since, now)
+        seen.told = self.lagging[link] = Lagging(link, hop, cause, seen.behind, seen.since)
+        self.reported += 1
+        yield seen.told
 
     @staticmethod
     def _usual(half: Sequence[LinkReading]) -> int:
@@ -214,6 +250,7 @@ class LagAlarm:
 
     def _over(self, link: Link) -> Iterator[Lagging]:
         seen = self._seen.pop(link, None)
+        self._waiting.pop(link, None)
         if seen is not None and seen.told is not None:
             del self.lagging[link]
             yield seen.told._replace(is_over=True)
@@ -248,7 +285,8 @@ class LagAlarm:
             return None
         return found
 
-    def _cause(self, hop: Link, since: int, now: int) -> Cause:
+    def _cause(self, hop: Link, old: Sequence[NodeReading], since: int, now: int) -> Cause:
+        """Return why a hop lags. `old` are the readings of its node in which it did."""
         limit = CAUSE_INTERVALS * self.interval
         sender = self._fresh(hop.neighbour, now)
         if sender is None:
@@ -257,13 +295,9 @@ class LagAlarm:
             return Cause.CLOCK
         if self.pauses(hop.neighbour, now):
             return Cause.STOPPED
-        return Cause.LOSS if self._loss(hop, sender) > LOSS_SHARE else Cause.QUEUE
-
-    def _loss(self, hop: Link, sender: _Node) -> float:
-        """The part of its packets that a link has lost between the last readings."""
-        receiver = self._nodes.get(hop.node)
-        # The two nodes read at different moments: what each of them counts is a rate.
-        sent = sender.rate(hop.node, "sent")
-        if receiver is None or not sent:
-            return 0.0
-        return 1 - receiver.rate(hop.neighbour, "heard") / sent
+        # The two nodes read at different moments: what each of them counts is a rate. Packets that
+        # wait as a lag begins are missed as those that are lost: only what came later counts.
+        sent = _rate(sender.readings, hop.node, "sent")
+        is_known = len(old) > 1 and sent > 0
+        lost = 1 - _rate(old, hop.neighbour, "heard") / sent if is_known else 0.0
+        return Cause.LOSS if lost > LOSS_SHARE else Cause.QUEUE

@@ -229,6 +229,61 @@ def test_loss_is_counted_over_all_readings_in_which_the_link_lagged() -> None:
     assert one.cause is Cause.LOSS
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_packets_that_wait_as_a_lag_begins_are_not_lost(alone: bool) -> None:
+    """The spine reads its links soon after that, and the rack's switch just before it."""
+    network = Network()
+    if alone:  # then no alarm of its own switch tells the cause
+        del network.age[RACK_0][B]
+    network.read(6)
+    lag(network, (SPINE, RACK_0))
+    network.read()
+    lag(network, (RACK_0, A))
+    network.arrives[RACK_0, A] = 0.3  # the others come seven intervals later
+    network.read()
+    network.arrives.clear()
+    network.read()
+    assert network.told == []  # the hop has lagged in two readings
+    network.silent.add(SPINE)
+    network.read()
+    links = [Link(SPINE, RACK_0)] if alone else [Link(RACK_0, A), Link(SPINE, RACK_0)]
+    assert sorted(one.link for one in network.told) == sorted(links)
+    assert {(one.hop, one.cause) for one in network.told} == {(Link(RACK_0, A), Cause.QUEUE)}
+
+
+@pytest.mark.parametrize(("arrives", "cause"), [(0.5, Cause.LOSS), (1.0, Cause.QUEUE)])
+def test_an_alarm_waits_for_its_hop_for_ten_intervals(arrives: float, cause: Cause) -> None:
+    """Then two readings tell the cause: here that between them is missing."""
+    network = Network()
+    network.read(6)
+    lag(network, (SPINE, RACK_0))
+    network.read(2)
+    lag(network, (RACK_0, A))
+    network.arrives[RACK_0, A] = arrives
+    network.read()
+    network.silent.add(RACK_0)
+    network.read()
+    assert network.told == []
+    network.silent.clear()
+    network.counts[RACK_0, A] += int(10 * arrives)
+    network.read()
+    (found,) = network.told
+    assert (found.link, found.hop, found.cause) == (Link(SPINE, RACK_0), Link(RACK_0, A), cause)
+
+
+def test_all_links_that_lag_because_of_one_hop_have_one_cause() -> None:
+    network = Network()
+    network.read(6)
+    lag(network, (RACK_0, A))
+    network.read(3)
+    network.late[A] = 8 * T
+    lag(network, (SPINE, RACK_0))
+    network.read(4)
+    hop = Link(RACK_0, A)
+    causes = {one.link: (one.hop, one.cause) for one in network.told}
+    assert causes[hop] == causes[Link(SPINE, RACK_0)] == (hop, Cause.QUEUE)
+
+
 @pytest.mark.parametrize("below", [1, 3, 5])
 def test_a_lag_begins_where_most_of_it_is_seen(below: int) -> None:
     """Ages further up are a little larger, and readings are of other moments."""
