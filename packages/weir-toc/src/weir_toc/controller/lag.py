@@ -6,9 +6,9 @@ as far, so their ages are alike: one that is five intervals above their median i
 twenty intervals is reported. A link further down may be the reason: the lowest one that is as old,
 seen from the median above, is named as the hop.
 
-What the nodes at both ends say tells the cause, in three readings in which the hop is that old. A
-switch above may have lagged for long enough before: its alarm waits for the third of them. All
-links that lag because of one hop are reported with one cause.
+What the nodes at both ends say tells the cause: the receiver in three readings in which the hop is
+that old, the sender in two. A link that has lagged for long enough before waits for them for
+ten intervals at most. All links that lag because of one hop are reported with one cause.
 
 Readings are no entries of the log: a new leader starts with the next ones.
 """
@@ -16,7 +16,7 @@ Readings are no entries of the log: a new leader starts with the next ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
@@ -39,8 +39,9 @@ CAUSE_INTERVALS = 3
 LOSS_SHARE = 1 / 3
 #: So many readings of a node tell the cause: those in which the link lagged.
 _KEPT = 1 + LASTING_INTERVALS // READ_INTERVALS
-#: The first of them may come a period later than at the link that is reported. A hop that is old
-#: only now and then is judged without them.
+#: So many of the sender, to know whether it ran late more than once.
+_TOLD = 2
+#: They may come a period later than those of the link that is reported, but it waits no longer.
 _PATIENCE_INTERVALS = LASTING_INTERVALS + READ_INTERVALS
 
 
@@ -127,6 +128,10 @@ class _Node:
         some = [one for one in self.readings if one.at >= since] or [self.last]
         return min(one.at - one.clock for one in some)
 
+    def is_known(self, since: int) -> bool:
+        """Whether it has told since then how it runs: a process that pauses reads late."""
+        return sum(one.at >= since for one in self.readings) >= _TOLD
+
     @property
     def late(self) -> int:
         """How late it ran, more than once."""
@@ -178,16 +183,8 @@ class LagAlarm:
             known.readings.append(reading)
         found = self.expire(reading.at)
         switch = self.topology.switches.get(reading.node)
-        if switch is None:
-            return found
-        upper = set(switch.upper)
-        above = [one for one in reading.links.values() if one.neighbour in upper]
-        below = [one for one in reading.links.values() if one.neighbour not in upper]
-        for half in (below, above):
-            found += self._compare(reading, half)
-        for link in [one for one in self._seen if one.node == reading.node]:
-            if link.neighbour not in reading.links:
-                found += self._over(link)  # it was removed
+        if switch is not None:
+            found += self._compare_halves(reading, {*switch.upper})
         for link, seen in [*self._waiting.items()]:
             found += self._tell(link, seen, reading.at)
         return found
@@ -213,6 +210,15 @@ class LagAlarm:
 
     # -- one half ------------------------------------------------------------------------------
 
+    def _compare_halves(self, reading: NodeReading, upper: Set[int]) -> Iterator[Lagging]:
+        above = [one for one in reading.links.values() if one.neighbour in upper]
+        below = [one for one in reading.links.values() if one.neighbour not in upper]
+        for half in (below, above):
+            yield from self._compare(reading, half)
+        for link in [one for one in self._seen if one.node == reading.node]:
+            if link.neighbour not in reading.links:
+                yield from self._over(link)  # it was removed
+
     def _compare(self, reading: NodeReading, half: Sequence[LinkReading]) -> Iterator[Lagging]:
         """Compare the inputs of one half of a switch: one alone has nothing to compare with."""
         usual = self._usual(half)
@@ -233,8 +239,9 @@ class LagAlarm:
         """Report a link that waits, unless its hop must be read again first."""
         hop = self._lowest(link, seen.limit, now)
         old = self._nodes[hop.node].old(hop.neighbour, seen.limit)
-        is_late = now - seen.since > _PATIENCE_INTERVALS * self.interval
-        if len(old) < _KEPT and not is_late:
+        sender = self._fresh(hop.neighbour, now)
+        is_known = len(old) == _KEPT and (sender is None or sender.is_known(seen.since))
+        if not is_known and now - seen.since <= _PATIENCE_INTERVALS * self.interval:
             return
         del self._waiting[link]
         known = (one.cause for one in self.lagging.values() if one.hop == hop)

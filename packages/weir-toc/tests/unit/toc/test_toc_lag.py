@@ -55,9 +55,10 @@ class Network:
             self.now += READ
             for node in self.late:
                 if node not in self.silent:
-                    self.told += self.alarm.read(self._reading(node))
+                    self.told += self.alarm.read(self.reading(node))
 
-    def _reading(self, node: int) -> NodeReading:
+    def reading(self, node: int) -> NodeReading:
+        """What a node reads now; each link has carried ten packets since it read before."""
         links = {}
         ages = self.age.get(node, {RACK_0 if node in (A, B) else RACK_1: 0})
         for neighbour, age in ages.items():
@@ -264,11 +265,30 @@ def test_an_alarm_waits_for_its_hop_for_ten_intervals(arrives: float, cause: Cau
     network.silent.add(RACK_0)
     network.read()
     assert network.told == []
-    network.silent.clear()
-    network.counts[RACK_0, A] += int(10 * arrives)
-    network.read()
+    network.now += T
+    network.told += network.alarm.read(network.reading(RACK_0))
     (found,) = network.told
     assert (found.link, found.hop, found.cause) == (Link(SPINE, RACK_0), Link(RACK_0, A), cause)
+
+
+def test_a_process_that_pauses_as_it_is_to_be_read_is_no_loss() -> None:
+    """It reads its link once it goes on: until then it was late but once since the lag began."""
+    network = Network()
+    network.read(5)
+    network.silent.add(A)
+    network.read()  # its readings go back to before that
+    network.silent.clear()
+    lag(network, (RACK_0, A))
+    network.late[A] = 7 * T
+    network.arrives[RACK_0, A] = 0.5  # the others were not sent
+    network.read()
+    network.silent.add(A)
+    network.read(2)
+    assert network.told == []
+    network.now += 6 * T
+    network.told += network.alarm.read(network.reading(A))
+    (found,) = network.told
+    assert found.cause is Cause.STOPPED
 
 
 def test_all_links_that_lag_because_of_one_hop_have_one_cause() -> None:
