@@ -399,6 +399,6 @@ TARGETS = (
         125,
         OF_POWER,
     ),
-    Target("proof-packets", "measures weir-toc and plays its worlds", 120, OF_PACKETS),
+    Target("proof-packets", "measures weir-toc and plays its worlds", 140, OF_PACKETS),
 )
 PROOFS: dict[str, Proof] = {proof.name: proof for target in TARGETS for proof in target.proofs}

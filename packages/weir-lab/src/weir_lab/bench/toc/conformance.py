@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     seconds: float = 60.0
     losses: tuple[float, ...] = (0.0, 0.01)
     #: Scatterings a second, of each process and service.
-    pace: float = 20.0
+    pace: float = 10.0
     interval_ms: float = 5.0
     racks: int = 4
     spines: int = 2
