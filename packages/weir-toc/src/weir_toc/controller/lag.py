@@ -146,15 +146,19 @@ class _Node:
         return [*found][::-1]
 
 
-def _rate(readings: Sequence[NodeReading], neighbour: int, what: str) -> float:
-    """Packets a nanosecond on a link, between the first reading and the last."""
+def _rate(readings: Sequence[NodeReading], neighbour: int, what: str) -> float | None:
+    """Packets a nanosecond on a link, from the first reading to the last; None if unknown."""
     if not readings:
-        return 0.0
+        return None
     first, last = readings[0], readings[-1]
     begun, ended = first.links.get(neighbour), last.links.get(neighbour)
+    if begun is None or ended is None:
+        return None
     elapsed = last.clock - first.clock
-    if begun is None or ended is None or elapsed <= 0:
-        return 0.0
+    if what == "heard":  # it was sent so long before: while a link gets older, packets wait on it
+        elapsed -= ended.age - begun.age
+    if elapsed <= 0:
+        return None
     return max(0, int(getattr(ended, what)) - int(getattr(begun, what))) / elapsed
 
 
@@ -302,9 +306,9 @@ class LagAlarm:
             return Cause.CLOCK
         if self.pauses(hop.neighbour, now):
             return Cause.STOPPED
-        # The two nodes read at different moments: what each of them counts is a rate. Packets that
-        # wait as a lag begins are missed as those that are lost: only what came later counts.
+        # The two nodes read at different moments: what each of them counts is a rate.
         sent = _rate(sender.readings, hop.node, "sent")
-        is_known = len(old) > 1 and sent > 0
-        lost = 1 - _rate(old, hop.neighbour, "heard") / sent if is_known else 0.0
-        return Cause.LOSS if lost > LOSS_SHARE else Cause.QUEUE
+        heard = _rate(old, hop.neighbour, "heard")
+        if not sent or heard is None:
+            return Cause.QUEUE
+        return Cause.LOSS if 1 - heard / sent > LOSS_SHARE else Cause.QUEUE

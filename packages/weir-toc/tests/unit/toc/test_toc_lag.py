@@ -71,10 +71,10 @@ class Network:
         return NodeReading(node, self.now, clock, self.late[node], links)
 
 
-def lag(network: Network, *links: tuple[int, int]) -> None:
-    """Let barriers be eight intervals later on links."""
+def lag(network: Network, *links: tuple[int, int], by: int = 8 * T) -> None:
+    """Let barriers be later on links."""
     for node, neighbour in links:
-        network.age[node][neighbour] += 8 * T
+        network.age[node][neighbour] += by
 
 
 #: What makes A late, and what is named as the cause.
@@ -289,6 +289,17 @@ def test_a_process_that_pauses_as_it_is_to_be_read_is_no_loss() -> None:
     network.told += network.alarm.read(network.reading(A))
     (found,) = network.told
     assert found.cause is Cause.STOPPED
+
+
+@pytest.mark.parametrize(("arrives", "cause"), [(0.6, Cause.LOSS), (0.75, Cause.QUEUE)])
+def test_packets_that_wait_as_a_lag_grows_are_not_lost(arrives: float, cause: Cause) -> None:
+    network = Network()
+    network.read(6)
+    for grows in (6 * T, 2 * T, T):
+        lag(network, (RACK_0, A), by=grows)
+        network.arrives[RACK_0, A] = arrives * (1 - grows / READ)
+        network.read()
+    assert [one.cause for one in network.told] == [cause]
 
 
 def test_all_links_that_lag_because_of_one_hop_have_one_cause() -> None:
