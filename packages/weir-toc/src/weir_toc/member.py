@@ -14,6 +14,7 @@ is busy. `weir_toc.sync` has the same for programs without asyncio.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ from weir_toc.hosts.process import Process, ProgramEvent
 from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.packet import PACKET_COST
+from weir_toc.topology import PROCESS_MAX, RACK_VARIABLE, rack_of
 
 #: A receiver by its name or its id, and what it is sent.
 Part = tuple[str | int, bytes]
@@ -113,6 +115,19 @@ def check_use(name: str, rack: int | None) -> None:
         raise InvalidUse(f"rack={rack!r:.40}: racks have numbers from 0 on")
 
 
+def rack_of_host() -> int | None:
+    """Return the rack to which the environment says that this host is linked; None if it does not.
+
+    Raises InvalidUse for what is no number of a rack.
+    """
+    told = os.environ.get(RACK_VARIABLE, "")
+    if not told:
+        return None
+    if not told.isdecimal():
+        raise InvalidUse(f"{RACK_VARIABLE}={told!r:.40}: racks have numbers from 0 on")
+    return int(told)
+
+
 def size_of(scatterings: Sequence[Sequence[Part]]) -> int:
     """Return what scatterings take of the send buffer. Raises InvalidScattering for others."""
     size = 0
@@ -149,6 +164,7 @@ class ProcessThread:
         #: Bytes that calls have handed over and that have not left.
         self._unsent = 0
         self._lock = threading.Lock()
+        rack = rack_of_host() if rack is None else rack
         self.process = Process(addresses, name, rack, open_socket, raw_clock)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
@@ -215,8 +231,18 @@ class ProcessThread:
         except TimeoutError:
             if not self.process.process and self.process.refused:
                 raise Refused(self.process.refused) from None
-            why = self.process.link.trouble or "the aggregator of its rack did not answer"
+            why = self.process.link.trouble or self._unanswered()
             raise TocError(f"could not join in {timeout:g} s: {why}") from None
+
+    def _unanswered(self) -> str:
+        switch = self.process.switch
+        if switch is None:
+            return "the controller did not answer"
+        rack = rack_of(self.process.process)
+        return (
+            f"the aggregator of rack-{rack} at {switch[0]}:{switch[1]} did not answer. If this "
+            "host is linked to another rack, say so with rack="
+        )
 
     async def drained(self, timeout: float) -> bool:
         """Wait in the thread until all that was sent is settled; return whether it was in time."""
@@ -280,11 +306,15 @@ class ProcessThread:
             self._unsent -= size
 
     def _process_of(self, to: str | int) -> int:
-        """Return the id of a receiver. Raises InvalidScattering if nobody has this name."""
+        """Return the id of a receiver. Raises InvalidScattering if nobody has this name, or if it
+        is neither a name nor the id that a process can have.
+        """
         process = self.process.names.get(to, 0) if isinstance(to, str) else to
-        if not process:
+        if type(process) is int and 0 < process <= PROCESS_MAX:
+            return process
+        if isinstance(to, str):
             raise InvalidScattering(f"no process named {to!r} is here: wait_for() it first")
-        return process
+        raise InvalidScattering(f"a receiver is a name or the id of a process, and not {to!r:.40}")
 
 
 def alike_of(scatterings: Sequence[Sequence[Part]]) -> tuple[str | int, Sequence[bytes]] | None:
@@ -474,8 +504,9 @@ def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_
 
     One member that runs is enough: it names the leader. Name all, so that any of them may be down.
     `name` has 1 to 255 characters, else InvalidUse is raised at once, and is unique among the
-    processes that are here. Without a `rack`, the one with the fewest processes is taken. After
-    `timeout` s `async with` raises Refused, with what the controller said, or TocError. On leaving,
-    it waits up to 5 s for what was sent; the others are told `ProcessFailed` then.
+    processes that are here. Without a `rack`, `WEIR_TOC_RACK` of the environment is taken, or else
+    the rack with the fewest processes; a host that is linked to one switch alone needs its own one.
+    After `timeout` s `async with` raises Refused, with what the controller said, or TocError. On
+    leaving, it waits up to 5 s for what was sent; the others are told `ProcessFailed` then.
     """
     return Member(url, name, rack, timeout)

@@ -23,8 +23,12 @@ from weir_toc.errors import InvalidTopology
 _SWITCH = 1 << 31
 _SERIAL_BITS = 16
 RACKS_MAX = (1 << 15) - 1
+#: The variable of the environment that has the number of the rack to which a host is linked.
+RACK_VARIABLE = "WEIR_TOC_RACK"
 _TIERS = ("rack", "spine", "core")
 PROCESSES_PER_RACK_MAX = (1 << _SERIAL_BITS) - 1
+#: The highest id of a process.
+PROCESS_MAX = RACKS_MAX << _SERIAL_BITS | PROCESSES_PER_RACK_MAX
 
 
 def process_id(rack: int, serial: int) -> int:

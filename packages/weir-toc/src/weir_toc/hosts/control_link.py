@@ -231,6 +231,7 @@ class ControlLink:
             if not self.terms.follow(term):
                 raise ControlError(f"it leads in term {term}, and {self.terms.highest} has begun")
             self._taken_since = None
+            self.trouble = ""
             self._members.led_by(address)
             self._forwards = frame.get("forwards") is True
             self._writer = writer

@@ -299,6 +299,11 @@ class Process:
         """The id of this process; 0 before it has one."""
         return self._endpoint.process if self._endpoint is not None else 0
 
+    @property
+    def switch(self) -> Address | None:
+        """Where the aggregator of its rack is; None before the controller has told it."""
+        return self._socket.switch if self._socket is not None else None
+
     async def run(self) -> None:
         """Join, and go on until cancelled. `wait_until_joined` tells when it has joined."""
         loop = asyncio.get_running_loop()

@@ -25,6 +25,8 @@ class RackLink:
         #: Pieces of packets that only the switch may send, and that came from elsewhere.
         self.strangers = 0
         self._others: dict[int, Address] = {}
+        #: Where the switch of the rack is.
+        self.switch = switch
         self._is_direct = place.is_direct
         if place.is_direct:
             # Others send to this socket, too, so it is not connected to the switch.

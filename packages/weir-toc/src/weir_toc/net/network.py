@@ -38,6 +38,7 @@ from weir_toc.net.tree import (
     described,
 )
 from weir_toc.places import Place
+from weir_toc.topology import RACK_VARIABLE
 
 #: How long controller and switches may take to start.
 START_SECONDS = 60.0
@@ -223,6 +224,8 @@ class Network:
         """Return the tree; `own` is the id of this process for the rest of the machine."""
         enter = ["nsenter", f"--target={own}", "--mount", "--pid"]
         commands = {name: [*enter, *in_node(node)] for name, node in self.tree.nodes.items()}
+        for host in self.tree.hosts:  # what joins there is linked to the switch of this rack
+            commands[host.name] += ["env", f"{RACK_VARIABLE}={host.rack}"]
         return {
             "url": self.url, "place": self.config.place.value,
             "interval_ms": self.config.interval_ms, "loss": self.config.loss,

@@ -157,6 +157,25 @@ def test_a_link_says_why_it_does_not_follow_a_leader(monkeypatch: pytest.MonkeyP
     assert link.trouble.startswith("2 leads, an address of its own machine: name one")
 
 
+def test_a_link_forgets_the_members_that_did_not_lead_once_the_leader_takes_it() -> None:
+    troubles: list[str] = []
+
+    class Recorded(ControlLink):
+        def _take(self, frame: Frame, received: int) -> None:
+            troubles.append(self.trouble)
+
+    links: list[ControlLink] = []
+
+    def link_of(address: Address) -> ControlLink:
+        links.append(Recorded([address], {"op": "hello", "kind": "member"}))
+        return links[0]
+
+    moved: Frame = {"op": "moved", "to": ["127.0.0.1", 1], "why": "member 2 leads"}
+    welcome: Frame = {"op": "welcome", "term": 1}
+    asyncio.run(played([[moved], [welcome, {"op": "names"}]], link_of))
+    assert troubles == [""]
+
+
 @pytest.mark.parametrize("value", [
     None, "a:1", [], ["a"], ["a", "1"], ["a", True], ["", 1], ["a", 0], ["a", 65_536], [1, 1],
 ])  # fmt: skip

@@ -37,7 +37,7 @@ from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
 from weir_toc.hosts.scheduling import NICE, promptly
 from weir_toc.member import UNSENT_MAX, ProcessThread
-from weir_toc.topology import switch_id
+from weir_toc.topology import rack_of, switch_id
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +171,13 @@ def test_calls_that_cannot_be_carried_out_say_why(network: Loopback) -> None:
         for part in (b"of any kind", bytearray(b"of any kind"), memoryview(b"of any kind")):
             e.send([("e", part)])  # type: ignore[list-item]
             assert message(e.best_effort).payload == b"of any kind"
+        for to in (2.0, b"e", True, None, ("e",), -1, 0, 1 << 31, 1 << 64):
+            for send in (e.send_many, e.send_reliable_many):
+                for count in (1, 2 * RUN_MIN):
+                    with pytest.raises(InvalidScattering, match="a name or the id of a process"):
+                        send([[(to, b"x")]] * count)  # type: ignore[list-item]
+        e.send([(e.process, b"still here")])
+        assert message(e.best_effort).payload == b"still here"
         with pytest.raises(Refused, match="a process named 'e' is here already"):
             weir_toc.sync.join(network.url, name="e", timeout=0.5).__enter__()
         with pytest.raises(Refused, match="there is no rack 7: this network has rack 0 alone"):
@@ -194,6 +201,28 @@ def test_a_name_or_rack_that_none_can_have_is_refused_at_the_call(
     with pytest.raises(InvalidUse, match=r"1 to 255 characters|numbers from 0 on"):
         join("toc://127.0.0.1:1", name=name, rack=rack)
     join("toc://127.0.0.1:1", name="a" * 255, rack=0)
+
+
+@pytest.mark.parametrize("told", ["-1", "one", "0x1", " "])
+def test_a_rack_of_the_environment_that_none_can_have_is_refused(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_TOC_RACK", told)
+    with pytest.raises(InvalidUse, match=r"WEIR_TOC_RACK=.*: racks have numbers from 0 on"):
+        weir_toc.sync.join("toc://127.0.0.1:1", name="a").__enter__()
+
+
+def test_the_environment_tells_the_rack_unless_the_program_does(
+    network: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_TOC_RACK", "7")
+    with pytest.raises(Refused, match="there is no rack 7"):
+        weir_toc.sync.join(network.url, name="r", timeout=60).__enter__()
+    with weir_toc.sync.join(network.url, name="r", rack=0) as r:
+        assert rack_of(r.process) == 0
+    monkeypatch.setenv("WEIR_TOC_RACK", "")
+    with weir_toc.sync.join(network.url, name="r2") as r:
+        assert rack_of(r.process) == 0
 
 
 def test_best_effort_leaves_without_a_receiver_that_is_dead(network: Loopback) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.examples import FOLDER
 from rigs.programs import PATIENCE_SECONDS
 from rigs.trees import SMALL, missing, namespace_of, processes_in, tree
 from weir_toc.cli import WRONG_USE, main
@@ -113,6 +114,25 @@ def test_the_kernel_takes_another_path_once_the_controller_has_taken_a_cable_out
         wait_for("rack-0", "10.0.1.0/24", {"spine-1"})
         wait_for("rack-1", "10.0.0.0/24", {"spine-1"})  # spine 0 does not lead there any more
         assert "unreachable" in made.run("spine-0", "ip", "route", "show", "10.0.0.0/24")
+
+
+@needs_root
+def test_a_program_in_a_host_joins_at_the_switch_of_that_host() -> None:
+    wrong = (
+        "import sys, weir_toc.sync as toc\n"
+        "try:\n"
+        "    toc.join(sys.argv[1], name='c', rack=0, timeout=1.5).__enter__()\n"
+        "except toc.TocError as error:\n"
+        "    print(error)\n"
+    )
+    with tree("--hosts", "2", "--racks", "2", "--spines", "1", "--cores", "0", "--members", "3",
+              "--interval-ms", "20") as made:  # fmt: skip
+        url = made.facts["url"]
+        shown = made.run("host-1", sys.executable, str(FOLDER / "hello.py"), url).split()
+        assert shown.count("a") == shown.count("b") == 4  # two messages each, one from each
+        why = made.run("host-1", sys.executable, "-c", wrong, url)
+        assert "the aggregator of rack-0 at 10.1.0.1:7100 did not answer" in why
+        assert "say so with rack=" in why
 
 
 @needs_root
