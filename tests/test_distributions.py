@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -140,6 +141,14 @@ def lend(site: Path) -> None:
             wanted = ("", *extras)
             if not needed.marker or any(needed.marker.evaluate({"extra": e}) for e in wanted):
                 todo.append((canonicalize_name(needed.name), frozenset(needed.extras)))
+
+
+def test_wheels_say_that_they_are_typed(wheels: Path) -> None:
+    for name, package in (("weir-raft", "weir_raft"), ("weir-toc", "weir_toc"), ("weir-mq", "weir"),
+                          ("weir-lab", "weir_lab")):  # fmt: skip
+        (wheel,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+        with zipfile.ZipFile(wheel) as files:
+            assert f"{package}/py.typed" in files.namelist(), name
 
 
 def test_weir_raft_alone_runs_its_example(wheels: Path, tmp_path: Path) -> None:
