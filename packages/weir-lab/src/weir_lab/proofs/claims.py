@@ -83,7 +83,8 @@ class Proof:
 
     {TESTS:NAME} stands for the test files that read the variable NAME of the environment. Tests
     give figures with the fixture `tell`; several values of one name become one as `whole` says.
-    The path `passed` is the number of tests that passed, as pytest prints it.
+    The path `passed` is the number of tests that passed, as pytest prints it; for `weir` it leads
+    into its JSON like any other.
     A command, or each step of a `sweep`, may take `timeout_s` at most. `seconds` is an estimate of
     how long all of it takes on two idle cores; it counts until a run with this command is kept.
     `named` is a list in the output, and a figure of each of its items, as in bugs.percent: the page

@@ -8,12 +8,14 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from weir.errors import WeirError
 from weir_lab.bench.harness.runs import as_one, record
 from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.timeliness import Settings
+from weir_lab.bench.toc.conformance import Result, Run, Runs
 from weir_lab.proofs import run as proving
 from weir_lab.proofs.access import OF_ACCESS, OF_HANDSHAKES, OF_LOGINS
 from weir_lab.proofs.catalogue import PROOFS, TARGETS
@@ -65,6 +67,16 @@ def test_tests_give_figures_by_name() -> None:
     told = [{"kills": 2, "ms": 7}, {"kills": 3, "ms": 5}]
     assert read(proof, "2 passed in 1 s", told) == {"kills": 5, "worst": 7, "n": 2}
     assert read(proof, "no tests ran") == {"kills": None, "worst": None, "n": None}
+
+
+def test_a_run_of_packets_that_failed_has_its_figures() -> None:
+    runs = [Runs("host", [Run(0.0, 60.0, 9, 40, 2, 1, 3, 4, 5, 6, 7, [])]), Runs("xdp", [], "no")]
+    found = Result(True, runs, passed=0, missing=1, messages=40, violations=2, false_removals=1,
+                   late=3, nak=4, late_without_loss=3)  # fmt: skip
+    assert read(PROOFS["toc-conformance"], msgspec.json.encode(found).decode()) == {
+        "messages": 40, "violations": 2, "false removals": 1, "late": 3, "late without loss": 3,
+        "NAK": 4, "places passed": 0, "places missing": 1,
+    }  # fmt: skip
 
 
 def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> None:
