@@ -302,6 +302,64 @@ def test_packets_that_wait_as_a_lag_grows_are_not_lost(arrives: float, cause: Ca
     assert [one.cause for one in network.told] == [cause]
 
 
+def test_one_reading_of_a_hop_is_not_enough_to_know_a_loss() -> None:
+    network = Network()
+    network.read(6)
+    lag(network, (SPINE, RACK_0))
+    network.read(2)
+    lag(network, (RACK_0, A))
+    network.arrives[RACK_0, A] = 0.0
+    network.read()
+    network.silent.add(RACK_0)
+    network.read()
+    network.now += T
+    network.told += network.alarm.read(network.reading(RACK_1))
+    assert [(one.hop, one.cause) for one in network.told] == [(Link(RACK_0, A), Cause.QUEUE)]
+
+
+def test_a_link_that_lags_no_more_while_it_waits_for_its_hop_is_not_reported() -> None:
+    network = Network()
+    network.read(6)
+    lag(network, (SPINE, RACK_0))
+    network.read()
+    lag(network, (RACK_0, A))
+    network.read(2)
+    lag(network, (SPINE, RACK_0), by=-8 * T)
+    network.late = dict.fromkeys((SPINE, A, B, RACK_0), 0)  # the spine is read first
+    network.read()
+    assert [one.link for one in network.told] == [Link(RACK_0, A)]
+
+
+def test_an_alarm_says_how_far_a_link_is_behind_now() -> None:
+    network = Network()
+    lag(network, (RACK_0, A))
+    network.read(2)
+    lag(network, (RACK_0, A), by=-2 * T)
+    network.read()
+    assert [one.behind for one in network.told] == [6 * T]
+
+
+def test_two_hops_at_one_switch_have_causes_of_their_own() -> None:
+    network = Network()
+    others = [process_id(0, serial) for serial in (3, 4, 5)]
+    network.age[RACK_0].update(dict.fromkeys(others, T))
+    lag(network, (RACK_0, A), (RACK_0, others[0]))  # the controller hears nothing of the second
+    network.read(3)
+    causes = {one.hop: one.cause for one in network.told}
+    assert causes == {Link(RACK_0, A): Cause.QUEUE, Link(RACK_0, others[0]): Cause.STOPPED}
+
+
+def test_what_comes_back_on_a_link_does_not_say_what_it_loses() -> None:
+    network = Network()
+    network.read(6)
+    lag(network, (SPINE, RACK_0))
+    network.arrives[SPINE, RACK_0] = 0.75
+    for _ in range(3):
+        lag(network, (RACK_0, SPINE), by=3 * T)
+        network.read()
+    assert [one.cause for one in network.told] == [Cause.QUEUE]
+
+
 def test_all_links_that_lag_because_of_one_hop_have_one_cause() -> None:
     network = Network()
     network.read(6)
