@@ -186,9 +186,10 @@ def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
     assert child.stdout.strip() == str([run_seed(50, CROWDED).trace_hash])
 
 
-@pytest.mark.xfail(strict=True, reason="a leader hands over to a voter that is catching up")
+@one_in(3)
 def test_consumers_are_served_while_an_operator_names_a_voter_that_lacks_much() -> None:
-    """It lacks 92 entries, and the leader takes in nothing until Raft gives up, or it has all:
+    """It lacked 92 entries, and the leader took in nothing until Raft gave up, or it had all:
     consumers that are told of nothing for more than a second take it that nothing is left.
     """
-    assert not run_drawn(515862137).violations
+    outcome = run_drawn(515862137)
+    assert not outcome.violations, outcome.report()

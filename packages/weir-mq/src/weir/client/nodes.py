@@ -146,27 +146,28 @@ class Nodes:
 
     async def transfer(self, topic: str, partition: int, node: int = 0) -> n.Transferred:
         """Let a node lead a partition; 0 is the one that it was meant for. Return once that node
-        has committed an entry of its term.
+        has committed an entry of its term. While it is catching up the leader is asked again, for
+        as long as a request may take.
 
-        Raises `Unavailable` with the reason if it does not within 5 s.
+        Raises `Unavailable` with the reason if it is not handed over then, or the node does not
+        lead within 5 s.
         """
         places = await Places.find(self._network, topic)
         if not 0 <= partition < len(places):
             raise BadRequest(f"topic {topic} has the partitions 0 to {len(places) - 1}")
         loop = asyncio.get_running_loop()
-        until = loop.time() + _LEADS_WITHIN
         try:
             begun = await places.ask(
                 partition, lambda address: n.TransferLeader(address, node), n.Transferred
             )
         except (NotLeader, Unavailable) as error:
             down = [str(one.id) for one in (await self.status()).nodes if not one.up]
-            silent = f"no answer of node {', '.join(down)}: start them" if down else str(error)
+            silent = f"no answer of node {', '.join(down)}: start them; " if down else ""
             raise Unavailable(
                 f"no leader of partition {partition} of {topic} was found that could hand it over; "
-                f"{silent}. `weir node status` shows who leads"
+                f"{silent}{error}. `weir node status` shows who leads"
             ) from error
-        leader = 0
+        leader, until = 0, loop.time() + _LEADS_WITHIN
         while (left := until - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):

@@ -18,7 +18,7 @@ import msgspec
 
 import weir_raft as raft
 from weir.broker.metadata.placement import Nodes, Placement
-from weir.errors import BadRequest, Refused
+from weir.errors import BadRequest, Refused, Unavailable
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
 from weir.protocol.client.nodes import SETTLED_MAX, ReportSettled
@@ -276,18 +276,30 @@ def take(group: Led, step: Change | Transfer) -> bool:
 def heir(group: Led, node: int, nodes: Nodes) -> int:
     """Return the voter of a node, or of whom the group is meant for if that is 0.
 
-    Raises `BadRequest` if the node could not lead.
+    Raises `BadRequest` if the node could not lead, and `Unavailable` while it is catching up:
+    nothing is taken in until it has all, or the leader gives up.
     """
     there = group.node.configuration.voters
-    if not node:
+    if node:
+        found = nodes.voter(group.id, node)
+        if found not in there:
+            holders = ", ".join(map(str, sorted(map(node_of, there))))
+            raise BadRequest(
+                f"node {node} has no vote in this partition: only nodes {holders} could lead it"
+            )
+    else:
         voters = nodes.voters(group.id)
-        return voters[0] if voters and voters[0] in there else there[0]
-    if nodes.voter(group.id, node) not in there:
-        holders = ", ".join(map(str, sorted(map(node_of, there))))
-        raise BadRequest(
-            f"node {node} has no vote in this partition: only nodes {holders} could lead it"
-        )
-    return nodes.voter(group.id, node)
+        found = voters[0] if voters and voters[0] in there else there[0]
+    is_near = near_members(group.node)
+    for one in group.node.progress():
+        # Of who is probed nothing is known yet, or nothing is heard: it has its chance.
+        is_known = one.state is not ProgressState.PROBE
+        if one.member == found and is_known and not is_near(found):
+            raise Unavailable(
+                f"node {node_of(found)} lacks entries of this partition that its leader has: it "
+                "can lead once it has caught up"
+            )
+    return found
 
 
 def give_away(led: Iterable[Led], fit: Callable[[Led, int], bool] = ANYBODY.suits) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +22,12 @@ from weir.broker.metadata.reassignment import (
     GroupMover,
     Transfer,
     give_away,
+    heir,
     next_step,
     report_of,
 )
 from weir.broker.records.registry import GroupsPlaced, GroupsSettled, NodeJoined, NodeRecord
+from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client.nodes import ReportLost, ReportSettled
 from weir_raft.membership import Change, Configuration
@@ -142,10 +145,11 @@ class FakeNode:
     log: Any = field(default_factory=lambda: SimpleNamespace(committed=1_000))
     asked: list[object] = field(default_factory=list)
     busy: bool = False
+    state: ProgressState = ProgressState.REPLICATE
 
     def progress(self) -> tuple[Progress, ...]:
-        state = ProgressState.REPLICATE
-        return tuple(Progress(m, at, state, 0, max(at, self.sent)) for m, at in self.match.items())
+        sent, state = self.sent, self.state
+        return tuple(Progress(m, at, state, 0, max(at, sent)) for m, at in self.match.items())
 
     def change(self, change: Change) -> int:
         if self.busy:
@@ -375,3 +379,25 @@ def test_leaders_tell_who_votes_where_a_group_arrived_and_who_learns_where_one_c
     back = (led[1].id, [again])
     assert report_of(led, nodes) == ReportSettled([(led[0].id, [B, A, C])], [back])
     assert report_of(led[2:], nodes) is None
+
+
+def test_who_is_catching_up_is_handed_nothing_and_who_is_probed_as_before() -> None:
+    """Nothing would be taken in until it has all, or Raft gives up."""
+    node = FakeNode(Configuration((A, B, C)), {B: 1_000, C: 100}, sent=0)
+    group, nodes = FakeGroup(A, node), placed(one=(C, A, B))
+    for to in (0, 3):
+        with pytest.raises(Unavailable, match=r"node 3 lacks entries .* once it has caught up"):
+            heir(group, to, nodes)
+    assert heir(group, 2, nodes) == B
+    assert heir(group, 1, nodes) == A
+    node.sent = 1_000  # all is on its way, and it lacks too much still
+    with pytest.raises(Unavailable):
+        heir(group, 3, nodes)
+    node.match[C] = 990
+    assert heir(group, 3, nodes) == heir(group, 0, nodes) == C
+    node.match[C] = 100
+    node.state = ProgressState.PROBE
+    assert heir(group, 3, nodes) == C
+    node.state = ProgressState.SNAPSHOT
+    with pytest.raises(Unavailable):
+        heir(group, 3, nodes)
