@@ -250,6 +250,13 @@ class TopicLeases:
 
     # Ending.
 
+    @property
+    def leaves_grants(self) -> bool:
+        """Whether what is granted to a pull that nobody awaits any more may be kept for a while,
+        for another connection of this consumer: it came by a relay then (docs/adr/0171).
+        """
+        return isinstance(self._pulling, Pulling) and bool(self._kept.token)
+
     def stop(self) -> None:
         """Tell nothing more by itself: the feed has ended."""
         self.outcomes.stop()
@@ -500,16 +507,16 @@ class ConsumerLeases:
 
     async def _withdraw(self) -> None:
         """Pull no more, if something is about to go back: it is not to be granted to a pull of this
-        consumer again, which would count as an attempt.
+        consumer again, which would count as an attempt. Nor is anything to be granted once nobody
+        awaits it, if others would not get it with the end of the connection.
         """
         for topic in self.topics.values():
             topic.outcomes.note_news()
-        if not any(topic.held for topic in self.topics.values()):
+        if not any(topic.held or topic.leaves_grants for topic in self.topics.values()):
             return
         self.pause()
         async with _last_acks():
-            for topic in self.topics.values():
-                await topic.withdraw()
+            await asyncio.gather(*(topic.withdraw() for topic in self.topics.values()))
 
     async def _give_back(self, unasked: Sequence[Holding]) -> None:
         """Give all back.

@@ -11,10 +11,12 @@ import pytest
 
 import weir
 from rigs.consuming import take
+from rigs.fake_broker import FakeBroker
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.delivery import Stale
 from weir.errors import AccessRevoked, BadName, Disconnected, UnknownTopic
+from weir.protocol.client import messages as m
 
 
 def run(scenario: Callable[[testing.Node], Awaitable[None]]) -> None:
@@ -189,3 +191,59 @@ def test_why_a_block_ends_is_not_hidden_by_acks_that_cannot_be_told(
                     await leave(error)
 
     run(scenario)
+
+
+async def count(broker: FakeBroker, kind: type[m.Request], least: int = 0) -> int:
+    """Return how often something was asked, once that is `least` or more."""
+    while (found := sum(isinstance(one, kind) for one in broker.seen)) < least:
+        await asyncio.sleep(0.01)
+    return found
+
+
+def test_what_is_granted_while_a_consumer_leaves_goes_back_if_it_would_be_kept(
+    fake_broker,
+) -> None:
+    """Counterexample: nobody awaited the answer. Behind a relay, the core kept the grant for the
+    consumer to come back, and where order counts nobody got anything before its lease was over.
+    """
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t", partitions=2)
+            broker.topic("u")
+            hosts = f"{broker.url},localhost:{broker.port}"
+            async with weir.connect(broker.url) as other, weir.connect(hosts) as w:
+                consumer = await w.consumer(["t", "u"], cluster="c", lease="1h").open()
+                taking = asyncio.ensure_future(anext(consumer))
+                await count(broker, m.Pull, 3)
+                taking.cancel()
+                leaving = asyncio.ensure_future(consumer.close())
+                await count(broker, m.Withdraw, 3)
+                for partition in range(2):
+                    await other.publish("t", b"late", partition=partition)
+                await other.publish("u", b"late")
+                await leaving
+                groups = {one.group for topic in broker.topics.values() for one in topic.addresses}
+                assert {one.address.group for one in broker.returned} == groups
+                assert [(one.fence, one.untried) for one in broker.returned] == [(1, True)] * 3
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_of_one_address_that_holds_nothing_leaves_without_a_word(
+    fake_broker,
+) -> None:
+    """What is granted to it goes to others with the end of its connection."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t")
+            async with weir.connect(broker.url) as w:
+                consumer = await w.consumer("t", cluster="c").open()
+                taking = asyncio.ensure_future(anext(consumer))
+                await count(broker, m.Pull, 1)
+                taking.cancel()
+                await consumer.close()
+                assert not await count(broker, m.Withdraw)
+
+    asyncio.run(scenario())

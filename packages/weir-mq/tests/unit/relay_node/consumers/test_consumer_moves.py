@@ -15,11 +15,13 @@ from rigs.consuming import take
 from rigs.relay_nodes import fill, make_small, play, relay, until_known
 from weir.client.client import connect
 from weir.client.consumer.delivery import Stale
+from weir.client.consumer.leases import ConsumerLeases
 from weir.model.ids import Address
 from weir.model.limits import GRANTS_KEPT_MS
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 from weir.relay_node import sessions
+from weir.relay_node.gate import RelayGate
 from weir.relay_node.host import RelayConfig
 from weir.relay_node.sessions import ReaderSession
 from weir.testing.memory_node import Node
@@ -188,6 +190,41 @@ def test_a_consumer_keeps_its_grants_when_its_relay_ends_its_session_in_the_core
                 others.cancel()
             (crew,) = await far.clusters("t")
             assert (crew.lag, crew.granted) == (0, 0)
+
+    play(work)
+
+
+def test_what_is_on_its_way_to_a_consumer_that_leaves_goes_to_others_at_once(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counterexample: the core kept it for the consumer, which would not come back."""
+
+    async def work() -> None:
+        granted, leaving = asyncio.Event(), asyncio.Event()
+        answer, close = RelayGate.answer, ConsumerLeases.close
+
+        async def slowly(*asked: Any) -> m.Reply:
+            reply = await answer(*asked)
+            if isinstance(reply, m.Granted) and reply.fence:
+                granted.set()
+                await leaving.wait()
+            return reply
+
+        async def closing(leases: ConsumerLeases) -> None:
+            asyncio.get_running_loop().call_later(0.1, leaving.set)
+            await close(leases)
+
+        monkeypatch.setattr(RelayGate, "answer", slowly)
+        monkeypatch.setattr(ConsumerLeases, "close", closing)
+        async with connect(core.url) as far:
+            await fill(core, 1)
+            async with two_relays(core, tmp_path, 1) as relays, connect(relays.url) as near:
+                async with near.consumer("t", cluster="crew", lease="1h") as consumer:
+                    taking = asyncio.ensure_future(anext(consumer))
+                    await granted.wait()
+                    taking.cancel()
+                async with far.consumer("t", cluster="crew") as other, asyncio.timeout(5):
+                    assert (await take(other)).attempts == 1
 
     play(work)
 
