@@ -73,8 +73,8 @@ def test_a_holder_that_is_gone_frees_the_lock_at_one_place(tmp_path: Path) -> No
 def test_a_killed_holder_frees_the_lock_at_one_place(tmp_path: Path) -> None:
     with programs(tmp_path) as crew:
         # Long intervals: processes of a test share two cores, and must not be taken for dead.
-        crew.controller(1, "--interval-ms", "300")
-        crew.controller(2, "--interval-ms", "300")
+        for id in (1, 2, 3):
+            crew.controller(id, "--interval-ms", "300")
         crew.start("aggregator", "-m", "weir_toc", "aggregator", crew.url)
         for name in NAMES:
             hold = "3600" if name == "d" else "0"
