@@ -1,15 +1,30 @@
 // A switch for packets in P4-16, for the architecture of Tofino: what switch.c does in the kernel.
 //
-// NOT RUN: no compiler for Tofino was at hand, so this was neither compiled nor tried. A test holds
-// the layout, the opcodes and the flags against weir_toc.packet, and nothing else.
+// NOT RUN: no compiler for Tofino was at hand, so this was neither compiled nor tried. Tests hold
+// the layout, the opcodes and the flags against weir_toc.packet, and play the lines that compute
+// minima, read as Python, against the rule. Nothing else is tested.
 //
 // Registers have 32 bits, the low ones of a time in nanoseconds: comparisons are those of serial
-// numbers, so barriers of live inputs must lie within 2.1 s of each other. What a packet carries
+// numbers, so all registers that count must lie within 2.1 s of each other. What a packet carries
 // is its own barrier plus the distance of the minimum to it, which gives the upper 16 bits.
 //
 // Eight inputs: 0 to 3 are below and 4 to 7 above. Each has two registers, and each packet reads all
-// of them; it raises those of its own input in the same access. Minima are a binary tree. Beacons
-// are made by the packet generator of the chip, blank, one for each output and interval.
+// of them; it raises those of its own input in the same access. Minima are a binary tree. What a
+// half has passed on is kept, and never decreases. Beacons are made by the packet generator of the
+// chip, blank, one for each output and interval. All use UDP port 7100.
+//
+// The control plane, which is not here, has these duties:
+// * Before the first packet it writes the synchronised time into all registers of inputs and halves.
+// * It gives blank beacons the synchronised time in place of their barrier.
+// * To add an input it writes what its half has passed on into both registers of the input, and
+//   then sets its bits in `masks`. From then on the minimum waits for that input. It reads what the
+//   half has passed on once more, tells the neighbour that as floors, in JOINED, and only then adds
+//   the entry that accepts packets: one that came earlier could raise a register too far.
+// * To fence an input it removes that entry first, so that the registers stand, then reports the
+//   commit register, and clears the bit of `live`. The bit of `counts` is cleared by the removal.
+//   An input comes back only after that, since its packets raise both registers.
+// * Before an input that counts has stood still for 2 s, it stops the beacons and packets of this
+//   switch: later comparisons would be wrong.
 
 #include <core.p4>
 #include <tna.p4>
@@ -173,6 +188,35 @@ parser IngressParser(packet_in packet, out headers_t headers, out metadata_t met
         meta.c##N = read_commit_##N.execute(0);                                             \
     }
 
+// The minimum that a half has passed on last, of one service: it is raised to FIELD, and read.
+#define PASSED(NAME, FIELD)                                                                 \
+    Register<bit<32>, bit<1>>(1) NAME;                                                      \
+    RegisterAction<bit<32>, bit<1>, bit<32>>(NAME) raise_##NAME = {                         \
+        void apply(inout bit<32> value, out bit<32> read) {                                 \
+            if ((int<32>)(meta.FIELD - value) > 0) {                                        \
+                value = meta.FIELD;                                                         \
+            }                                                                               \
+            read = value;                                                                   \
+        }                                                                                   \
+    };                                                                                      \
+    RegisterAction<bit<32>, bit<1>, bit<32>>(NAME) read_##NAME = {                          \
+        void apply(inout bit<32> value, out bit<32> read) { read = value; }                 \
+    };
+
+// An up half whose inputs are all gone promises its own time, which a blank beacon has in place of
+// its barrier. For other packets it promises what it did. To the down half it always counts.
+#define PASS_UP(MASK, FIELD, NAME)                                                          \
+    if (MASK[0:0] == 0 && meta.input == 255) {                                              \
+        FIELD = (bit<32>)headers.toc.barrier;                                               \
+        MASK[0:0] = 1;                                                                      \
+    }                                                                                       \
+    if (MASK[0:0] == 1) {                                                                   \
+        FIELD = raise_##NAME.execute(0);                                                    \
+    } else {                                                                                \
+        FIELD = read_##NAME.execute(0);                                                     \
+        MASK[0:0] = 1;                                                                      \
+    }
+
 // The earlier one of two times whose inputs count. A pair counts if one of both does.
 #define LEAST(MASK, A, BIT_A, B, BIT_B)                                                     \
     if (MASK[BIT_A:BIT_A] == 0 ||                                                           \
@@ -187,6 +231,7 @@ control Ingress(inout headers_t headers, inout metadata_t meta,
                 inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
                 inout ingress_intrinsic_metadata_for_tm_t to_queue) {
     INPUT(0) INPUT(1) INPUT(2) INPUT(3) INPUT(4) INPUT(5) INPUT(6) INPUT(7)
+    PASSED(up_barrier, b0) PASSED(up_commit, c0) PASSED(down_barrier, b4) PASSED(down_commit, c4)
 
     action drop() { to_deparser.drop_ctl = 1; }
     action to_cpu() { to_queue.ucast_egress_port = 64; }
@@ -315,6 +360,8 @@ control Ingress(inout headers_t headers, inout metadata_t meta,
         LEAST(meta.counts, meta.c2, 2, meta.c3, 3)
         LEAST(meta.live, meta.b0, 0, meta.b2, 2)
         LEAST(meta.counts, meta.c0, 0, meta.c2, 2)
+        PASS_UP(meta.live, meta.b0, up_barrier)
+        PASS_UP(meta.counts, meta.c0, up_commit)
         // The down half, and the virtual link from the up half to it.
         LEAST(meta.live, meta.b4, 4, meta.b5, 5)
         LEAST(meta.live, meta.b6, 6, meta.b7, 7)
@@ -324,6 +371,8 @@ control Ingress(inout headers_t headers, inout metadata_t meta,
         LEAST(meta.counts, meta.c4, 4, meta.c6, 6)
         LEAST(meta.live, meta.b4, 4, meta.b0, 0)
         LEAST(meta.counts, meta.c4, 4, meta.c0, 0)
+        meta.b4 = raise_down_barrier.execute(0);
+        meta.c4 = raise_down_commit.execute(0);
         if (meta.to_lower == 1) {
             meta.barrier = meta.b4;
             meta.commit = meta.c4;
