@@ -203,6 +203,11 @@ class LagAlarm:
             for over in self._over(link)
         ]
 
+    def forget(self) -> list[Lagging]:
+        """Forget all readings; return the links that are not known to lag any more."""
+        self._nodes.clear()
+        return [over for link in [*self._seen] for over in self._over(link)]
+
     def oldest(self, now: int) -> int:
         """When a node must have been read at the earliest to be known."""
         return now - max(FRESH_INTERVALS * self.interval, UNREAD_NS_MIN)

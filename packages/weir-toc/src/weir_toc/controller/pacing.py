@@ -10,8 +10,9 @@ from __future__ import annotations
 from weir_toc.controller.away import Away
 from weir_toc.controller.entries import Command, Decide, Freeze, NodeSilent
 from weir_toc.controller.failures import Port
+from weir_toc.controller.lag import Lagging
 from weir_toc.controller.paths import CutPaths
-from weir_toc.controller.promises import Alarms
+from weir_toc.controller.promises import Alarms, Held
 from weir_toc.controller.records import Lapsed, Record
 from weir_toc.controller.state import ControllerState
 from weir_toc.topology import Topology, rack_of
@@ -24,7 +25,7 @@ ANSWER_INTERVALS, ANSWER_NS_MIN = 60, 1_500_000_000
 class Pacing:
     """Timers of one leadership. Times are nanoseconds of any clock that does not go back."""
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, alarms: Alarms | None = None) -> None:
         self._collect = max(COLLECT_NS_MIN, COLLECT_INTERVALS * interval)
         self._answer = max(ANSWER_NS_MIN, ANSWER_INTERVALS * interval)
         self._decide_at = 0
@@ -36,7 +37,7 @@ class Pacing:
         self.paths = CutPaths(self._answer)
         #: When `due` was first called; 0 before.
         self.began = 0
-        self._alarms: Alarms | None = None
+        self._alarms = alarms
         #: Since when each switch has not been connected to this leader.
         self._missing: dict[int, int] = {}
         #: And since when each process that has not joined yet.
@@ -49,6 +50,18 @@ class Pacing:
         if self._alarms is None:
             self._alarms = Alarms(topology, self._interval)
         return self._alarms
+
+    def expire(self, now: int) -> list[Lagging | Held]:
+        """Return the alarms that are over by `now`."""
+        return self._alarms.expire(now) if self._alarms is not None else []
+
+    def forget(self) -> list[Lagging | Held]:
+        """Forget what nodes told; return the alarms that are over so."""
+        return self._alarms.forget() if self._alarms is not None else []
+
+    def renewed(self) -> Pacing:
+        """Return timers that begin now, in the same leadership: its alarms are counted on."""
+        return Pacing(self._interval, self._alarms)
 
     def commanded(self, now: int, command: Command) -> None:
         """Note a command that is sent."""

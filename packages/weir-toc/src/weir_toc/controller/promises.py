@@ -12,6 +12,7 @@ Readings are no entries of the log: a new leader starts with the next ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median_high
@@ -135,7 +136,13 @@ class PromiseAlarm:
     def expire(self, now: int) -> list[Held]:
         """Forget processes that tell nothing any more; return those that hold nothing back so."""
         oldest = self.lag.oldest(now)
-        gone = [process for process, one in self._told.items() if one.at < oldest]
+        return self._forget([process for process, one in self._told.items() if one.at < oldest])
+
+    def forget(self) -> list[Held]:
+        """Forget what all processes told; return those that hold nothing back so."""
+        return self._forget([*self._told])
+
+    def _forget(self, gone: Sequence[int]) -> list[Held]:
         over = [self._told.pop(process).held for process in gone]
         return [one._replace(is_over=True) for one in over if one is not None]
 
@@ -160,3 +167,7 @@ class Alarms:
     def expire(self, now: int) -> list[Lagging | Held]:
         """Return what is over by `now`: its nodes tell nothing any more, or have failed."""
         return [*self.lag.expire(now), *self.promises.expire(now)]
+
+    def forget(self) -> list[Lagging | Held]:
+        """Forget all that nodes told; return what is over so. What was reported stays counted."""
+        return [*self.lag.forget(), *self.promises.forget()]

@@ -241,13 +241,13 @@ class Controller:
             await asyncio.sleep(_TICK_SECONDS)
             elapsed = int(1000 * (clock() - last))
             last += elapsed / 1000
-            if elapsed > _PAUSED_MS:
-                self._pacing = None  # this member was stopped: answers may lie unread
+            if elapsed > _PAUSED_MS and self._pacing is not None:  # answers may lie unread
+                self._alarm(self._pacing.forget())
+                self._pacing = self._pacing.renewed()
             self.node.tick(elapsed)
             self._serve()
-            if self._pacing is not None and self.state.failures is not None:
-                alarms = self._pacing.alarms(self.state.failures.topology)
-                self._alarm(alarms.expire(self._clock.now()))
+            if self._pacing is not None:
+                self._alarm(self._pacing.expire(self._clock.now()))
 
     async def _write(self) -> None:
         while True:

@@ -111,6 +111,24 @@ def test_a_link_lags_no_more_once_its_node_reads_nothing(tmp_path: Path) -> None
     played(tmp_path, play)
 
 
+def test_a_leader_that_was_stopped_ends_its_alarms_and_counts_on(tmp_path: Path) -> None:
+    ages = {switch_id("rack-0"): 0, switch_id("rack-1"): 10**12}
+
+    async def play(switch: Switch) -> None:
+        await switch.hello(switch_id("spine-0"))
+        for count in (1, 2):
+            while not (found := await switch.status())["lagging"]:
+                switch.read(ages)
+                await asyncio.sleep(READ_INTERVALS * FAST / 1e9)
+            assert found["lagged"] == count
+            assert not (await switch.member.next_alarm())[1]["over"]
+            time.sleep(0.6)  # the member runs in this loop
+            assert (await switch.member.next_alarm())[1]["over"]
+            assert (await switch.status())["lagging"] == []
+
+    played(tmp_path, play)
+
+
 def test_a_process_whose_clock_is_behind_is_named_in_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,19 @@ def test_a_link_lags_no_more_once_its_node_has_read_nothing_for_long(others: boo
     assert [*network.alarm.lagging] == [begun.link]
 
 
+def test_what_is_forgotten_is_over_and_must_last_again() -> None:
+    network = Network()
+    lag(network, (RACK_0, A))
+    network.read(4)
+    (begun,) = network.told
+    assert network.alarm.forget() == [begun._replace(is_over=True)]
+    assert network.alarm.forget() == []
+    network.read(2)
+    assert network.told == [begun]
+    network.read()
+    assert network.alarm.reported == len(network.told) == 2
+
+
 def test_readings_count_as_long_as_that_of_a_slow_interval() -> None:
     slow = LagAlarm(Topology.tree(2, 1), UNREAD_NS_MIN)
     ages = {one: LinkReading(one, age) for one, age in {A: 0, B: 0, SPINE: 0, C: 10**11}.items()}

@@ -104,7 +104,8 @@ def test_a_promise_that_stands_and_is_not_old_is_not_reported() -> None:
         assert readings.alarm.read(A, readings.now, Promise(START, LIMIT)) == []
 
 
-def test_what_both_alarms_have_reported_is_over_once_nodes_tell_nothing() -> None:
+@pytest.mark.parametrize("forgets", [False, True])
+def test_what_both_alarms_have_reported_is_over_once_nodes_tell_nothing(forgets: bool) -> None:
     alarms = Alarms(Topology.tree(1), T)
     now = START
     rack = switch_id("rack-0")
@@ -118,7 +119,8 @@ def test_what_both_alarms_have_reported_is_over_once_nodes_tell_nothing() -> Non
             told += alarms.promises.read(process, now, Promise(now - ages[process], ages[process]))
     assert len(told) == 2
     assert alarms.expire(now) == []
-    lagging, held = alarms.expire(now + UNREAD_NS_MIN + 1)
+    lagging, held = alarms.forget() if forgets else alarms.expire(now + UNREAD_NS_MIN + 1)
+    assert alarms.promises.held == []
     assert isinstance(lagging, Lagging)
     assert isinstance(held, Held)
     assert lagging.is_over
