@@ -216,9 +216,10 @@ def _toc(
         typer.Option(
             help="What happens, by turns: process, aggregator, leader, cable, handling (a leader "
             "is killed while it handles a failure), stall and stop (SIGSTOP for 5 T and 50 T), "
-            "minute (SIGSTOP for a minute)."
+            "minute (SIGSTOP for a minute), and at the end, in a network of its own, core (the "
+            "cable between a spine and the core is cut)."
         ),
-    ] = "process,aggregator,leader,cable,handling,stall,stop",
+    ] = "process,aggregator,leader,cable,handling,stall,stop,core",
     workers: Annotated[int, typer.Option(help="Processes that send to each other.")] = 4,
     interval_ms: Annotated[float, typer.Option(help="The interval T of the network.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Of what is killed or cut.")] = 1,

@@ -6,17 +6,21 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
 
 from rigs.drawn_mutants import one_in
 from weir.cli.main import main
-from weir_lab.bench.toc.chaos import STOPS
+from weir_lab.bench.toc.cables import Cable
+from weir_lab.bench.toc.chaos import RACKS, SPINES, STOPS, between_racks
 from weir_lab.bench.toc.chaos_worker import Orders, Worker
+from weir_lab.bench.toc.crew import Crew, Shape
 from weir_lab.bench.toc.failures import Trace, violations
 from weir_toc import Fenced, Member, Message
 from weir_toc.endpoint.events import Service
+from weir_toc.topology import Link, Topology, process_id, switch_id
 
 BE, R = (service.value for service in (Service.BEST_EFFORT, Service.RELIABLE))
 A, B, DEAD = 1, 2, 3
@@ -127,6 +131,17 @@ def test_who_was_stopped_and_goes_on_delivers_what_others_do() -> None:
     assert any(one.startswith("I13") for one in judged(goes_on, (DEAD,)))
 
 
+def test_nothing_reliable_is_lost_between_those_that_go_on() -> None:
+    logs = sound()
+    logs[B].remove(got(R, 80, B, [B], 9))
+    logs[B].insert(-1, ["lost", R, 80, B, "process failed"])
+    assert any(one.startswith("I9") for one in judged(logs))
+    # Who fails is told of all that it still tries to send.
+    failing = sound()
+    failing[DEAD].append(["lost", R, 60, A, "process failed"])
+    assert judged(failing) == []
+
+
 def test_a_failure_is_told_at_one_place() -> None:
     logs = sound()
     for before in (1, 6):
@@ -165,7 +180,9 @@ def kills(kinds: str, capsys: pytest.CaptureFixture[str]) -> None:
     for one in found["each"]:
         assert (one["detection_ms"] > 0) == (one["kind"] != "stall")
         assert one["detection_ms"] <= one["recovery_ms"] > 0
-        assert bool(one["failed"]) == (one["kind"] not in {"leader", "stall"})
+        assert bool(one["failed"]) == (one["kind"] not in {"leader", "stall", "core"})
+        # Two processes of each rack hear both of the other one.
+        assert one["passed"] >= 8 if one["kind"] == "core" else not one["passed"]
     assert sum(found["handled"].values()) == kinds.split(",").count("handling")
     stalls = (one["recovery_t"] for one in found["each"] if one["kind"] == "stall")
     assert all(one >= STOPS["stall"] for one in stalls)  # the barrier waits for the stopped one
@@ -178,9 +195,91 @@ def test_a_killed_process_and_a_cut_cable_break_no_promise(
     kills("process,cable", capsys)
 
 
+def test_all_go_on_by_another_spine_when_a_cable_to_the_core_is_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kills("core", capsys)
+
+
+def test_all_that_passes_between_racks_crosses_the_core_that_is_cut_off_a_spine() -> None:
+    topology = Topology.tree(RACKS, SPINES, 1)
+    core = switch_id("core-0")
+    for rack, other in ((0, 1), (1, 0)):
+        spines = topology.switch_of_rack(rack).upper
+        assert len(spines) == 2
+        for spine in spines:
+            hops = topology.switches[spine].next_hops
+            assert hops(process_id(other, 1), topology.routes(spine), True) == [core]
+        dead = frozenset({Link(spines[0], core)})
+        assert {*topology.reached(dead).values()} == {topology.racks}
+        assert topology.routes(spines[0], dead)[core] == frozenset()
+
+
+class Told(Crew):
+    """Notes what switches are told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Shape())
+        self.lines: list[tuple[str, str]] = []
+
+    def tell(self, name: str, line: str = "") -> None:
+        self.lines.append((name, line))
+
+
+def test_a_cable_is_cut_at_the_ends_that_lose_and_dead_once_an_end_is_told(tmp_path: Path) -> None:
+    spine, core, other = (switch_id(one) for one in ("spine-1", "core-0", "spine-0"))
+    made = Told(tmp_path)
+    status = {"switches": [{"switch": spine, "host": "a", "port": 1},
+                           {"switch": core, "host": "b", "port": 2}]}  # fmt: skip
+    ends = ("spine-1", "core-0")
+    for ways, victim, told in (
+        (ends, "spine-1 and core-0", [("spine-1", "cut b:2"), ("core-0", "cut a:1")]),
+        (ends[:1], "spine-1 to core-0", [("spine-1", "cut b:2")]),
+        (ends[1:], "core-0 to spine-1", [("core-0", "cut a:1")]),
+    ):
+        cable = Cable(made, ends, ways, status)
+        assert cable.victim == victim
+        cable.cut()
+        assert made.lines == told
+        made.lines.clear()
+        cable.heal()
+        assert made.lines == [(end, "heal") for end in ways]
+        made.lines.clear()
+
+    def said(lines_of_spine: str, lines_of_core: str) -> tuple[int, bool]:
+        (tmp_path / "spine-1.out").write_text(lines_of_spine)
+        (tmp_path / "core-0.out").write_text(lines_of_core)
+        return cable.dead_at(10), cable.is_whole
+
+    assert said("", "") == (0, True)
+    assert said(f"[9, [{core}]]\n[11, []]\n", f"[12, [{other}]]\n") == (0, True)
+    assert said(f"[10, [{core}]]\n[15, [{core}]]\n", f"[12, [{spine}]]\n") == (10, False)
+    assert said("[10, []]\n", f"[12, [{spine}, {other}]]\n") == (12, False)
+    assert said(f"[10, [{core}]]\n[13, []]\n", f"[12, [{spine}]]\n[14, []]\n") == (10, True)
+    assert said(f"[10, [{core}]]\n[13, []]\n", f"[12, [{spine}]]\n[14, []") == (10, False)
+
+
+def test_messages_between_racks_are_those_of_another_one_that_were_called_since() -> None:
+    here, beside, there = process_id(0, 1), process_id(0, 2), process_id(1, 1)
+    trace = Trace("w0")
+    for line in (
+        ["joined", here, 1],
+        ["got", R, 10, there, 1, 90, [here], 210],  # called before
+        ["got", R, 11, there, 2, 150, [here], 220],
+        ["got", R, 12, beside, 1, 150, [here], 230],
+        ["got", BE, 13, there, 3, 160, [here], 240],
+        ["got", R, 14, there, 4, 170, [here], 250],
+    ):
+        trace.take(json.dumps(line))
+    assert between_racks([trace], 100) == 2
+    assert trace.heard_at(100) == {there: 220, beside: 230}
+    assert trace.heard_at(100, 230) == {there: 250, beside: 230}
+    assert trace.heard_at(160) == {there: 250}
+
+
 @pytest.mark.slow
 def test_faults_of_each_kind_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    kills("process,aggregator,leader,cable", capsys)
+    kills("process,aggregator,leader,cable,core", capsys)
 
 
 @one_in(3)

@@ -4,6 +4,8 @@ cables, and what came of each.
 Workers on two racks send both services to each other all the time, and write down what they are
 given. In each round one process is killed with SIGKILL, or a cable between a rack and the spine is
 cut, both ways or one way: then the processes of one rack go on, and those of the other one fail.
+In a network of its own, of three tiers, the cable between a spine and the core is cut: there is
+another spine beside it, so nobody may fail, and messages cross the core all the time.
 *Detection* is the time until the first process that goes on is told, *recovery* that until each of
 them is given reliable messages again that were sent after the kill. Then the victim is started
 anew, or the cable heals, and the next round begins once all hear each other. At the end `failures`
@@ -21,35 +23,48 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.toc.cables import Cable
 from weir_lab.bench.toc.chaos_worker import Orders
 from weir_lab.bench.toc.crew import PATIENCE_SECONDS, Crew, CrewFailed, Shape, crew
 from weir_lab.bench.toc.failures import Trace, violations
 from weir_toc.errors import TocError
 from weir_toc.hosts.frames import addresses_of, ask_once
-from weir_toc.topology import rack_of, switch_id
+from weir_toc.topology import rack_of
 
 #: Kinds of stops, and how long each one is in intervals. A process fails by the second one.
 STOPS = {"stall": 5, "stop": 50}
 #: What happens by default. A minute's stop takes a minute, so it is asked for.
-USUAL = ("process", "aggregator", "leader", "cable", "handling", *STOPS)
+USUAL = ("process", "aggregator", "leader", "cable", "handling", *STOPS, "core")
 KINDS = (*USUAL, "minute")
 _MINUTE_SECONDS = 60.0
 #: What the status shows of a failure, in this order: it is reported, decided, and answered by all.
 PHASES = ("undecided", "unsettled", "to_remove")
 _MISSED = "over"
-_RACKS, _SPINE = 2, "spine-0"
+RACKS = 2
+_SPINE, _CORE = "spine-0", "core-0"
+#: Spines of the network in which cables to the core are cut: two above each rack. With fewer, racks
+#: share their spines, and nothing between them would cross the core.
+SPINES = 4
 _EXAMPLES_MAX = 20
 _LOOK_SECONDS = 0.01
 _NS_PER_MS = 1_000_000
-#: What was struck, how many processes fail by it, and detection and recovery in nanoseconds.
-Struck = tuple[str, int, int, int]
+
+
+class Struck(NamedTuple):
+    """What was struck, how many processes fail by it, and detection and recovery in nanoseconds."""
+
+    victim: str
+    failed: int
+    detection: int
+    recovery: int
+    passed: int = 0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -65,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
-        check_bounds(times=(self.times, 1, 1_000), workers=(self.workers, 2 * _RACKS, 50))
+        check_bounds(times=(self.times, 1, 1_000), workers=(self.workers, 2 * RACKS, 50))
         if not self.kinds or not {*self.kinds} <= {*KINDS}:
             raise ValueError(f"kinds: some of {', '.join(KINDS)}")
         if not 1 <= self.interval_ms <= 1_000:
@@ -76,7 +91,9 @@ class Round(msgspec.Struct, frozen=True):
     """One kill or cut. Times are from it on, in ms and in intervals T.
 
     Of a leader, detection is when another one leads, and recovery when all nodes are connected to
-    it and processes hear each other. Of a stall nobody is told: detection is 0.
+    it and processes hear each other. Of a stall nobody is told: detection is 0. Of a cable to the
+    core, detection is when a switch is told that it is dead, and recovery when each process has
+    since been given reliable messages of all that were sent after the cut.
     """
 
     number: int
@@ -87,6 +104,9 @@ class Round(msgspec.Struct, frozen=True):
     recovery_ms: float
     detection_t: float
     recovery_t: float
+    #: Reliable messages from one rack to the other that were sent once a cable to the core was
+    #: known to be dead, and were given before it healed; 0 of all other kinds.
+    passed: int
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -100,6 +120,7 @@ class Times(msgspec.Struct, frozen=True):
     detection_median_t: float
     recovery_median_t: float
     recovery_max_t: float
+    passed_min: int
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -187,19 +208,32 @@ class Chaos:
             "stall": self._stall,
             "stop": lambda: self._stop(STOPS["stop"] * self._interval),
             "minute": lambda: self._stop(_MINUTE_SECONDS),
+            "core": self._cut_core,
         }
-        victim, failed, detected, recovered = strikes[kind]()
+        struck = strikes[kind]()
         self._hear_each_other()
-        detection, recovery = detected / _NS_PER_MS, recovered / _NS_PER_MS
+        detection, recovery = struck.detection / _NS_PER_MS, struck.recovery / _NS_PER_MS
         interval = self.settings.interval_ms
-        return Round(number, kind, victim, failed, round(detection, 1), round(recovery, 1),
-                     round(detection / interval, 1), round(recovery / interval, 1))  # fmt: skip
+        return Round(number, kind, struck.victim, struck.failed, round(detection, 1),
+                     round(recovery, 1), round(detection / interval, 1),
+                     round(recovery / interval, 1), struck.passed)  # fmt: skip
 
     def end(self) -> None:
         """Let all workers end their load, and wait until everything is delivered."""
         for name in self.names:
             self.made.tell(name)
         self._wait(lambda: all(one.has_ended for one in self.logs.current().values()), "the end")
+
+    def judge(self) -> list[str]:
+        """Return all promises that were broken."""
+        return violations(self.logs.traces, self.deaths, self.stopped)
+
+    @property
+    def false_removals(self) -> set[int]:
+        """The processes that were excluded, and no fault was to let them fail."""
+        excluded = {one.process for one in self.logs.traces if one.is_excluded}
+        told = {one.process for trace in self.logs.traces for one in trace.told}
+        return (excluded | told) - self.deaths.keys()
 
     def _kill_process(self) -> Struck:
         victim = self._dice.choice(self.names)
@@ -222,8 +256,7 @@ class Chaos:
             time.sleep(STOPS["stall"] * self._interval)
             self.made.running[victim].send_signal(signal.SIGCONT)
 
-        _, failed, _, recovered = self._strike_members(victim, [], stop, lambda: None)
-        return victim, failed, 0, recovered
+        return self._strike_members(victim, [], stop, lambda: None)._replace(detection=0)
 
     def _stop(self, seconds: float) -> Struck:
         """Stop a process for so long that it fails, and let it go on."""
@@ -262,9 +295,9 @@ class Chaos:
             self.made.start_member(leader["member"])
 
         gone = [self.logs.current()[victim]]
-        _, failed, detected, recovered = self._strike_members(victim, gone, strike, undo)
+        struck = self._strike_members(victim, gone, strike, undo)
         self.handled[found] += 1
-        return f"{victim} and {member}, {found}", failed, detected, recovered
+        return struck._replace(victim=f"{victim} and {member}, {found}")
 
     def _wait_for_phase(self, leader: Mapping[str, Any], wanted: str) -> str:
         """Wait until a leader handles a failure so far, and return that; or until it has handled
@@ -282,7 +315,7 @@ class Chaos:
 
     def _kill_aggregator(self) -> Struck:
         """Kill the aggregator of a rack, with which its workers fail."""
-        rack = self._dice.randrange(_RACKS)
+        rack = self._dice.randrange(RACKS)
         victim = f"rack-{rack}"
         return self._strike_members(
             victim, self._of_rack(rack),
@@ -291,25 +324,33 @@ class Chaos:
 
     def _cut_cable(self) -> Struck:
         """Cut the cable of a rack: those of the rack with fewer processes fail, or of the last."""
-        ends = (f"rack-{self._dice.randrange(_RACKS)}", _SPINE)
-        ways = self._dice.choice((ends[:1], ends[1:], ends))
+        cable = self._cable(f"rack-{self._dice.randrange(RACKS)}", _SPINE)
+        # Those of the rack with most processes go on; of two that have as many, of the first one.
+        loser = min(range(RACKS), key=lambda rack: (len(self._of_rack(rack)), -rack))
+        return self._strike_members(cable.victim, self._of_rack(loser), cable.cut, cable.heal)
+
+    def _cut_core(self) -> Struck:
+        """Cut the cable of a spine to the core. All go on by the spine beside it."""
+        cable = self._cable(f"spine-{self._dice.randrange(SPINES)}", _CORE)
+        began = time.monotonic_ns()
+        cable.cut()
+        self._wait(lambda: cable.dead_at(began) > 0, f"news of the cut of {cable.victim}")
+        detected = cable.dead_at(began)
+        self._wait(lambda: self._heard_at(began, detected) > 0,
+                   f"recovery from the cut of {cable.victim}")  # fmt: skip
+        recovered = self._heard_at(began, detected)
+        self._hear_each_other()
+        passed = between_racks(self.logs.current().values(), detected)
+        cable.heal()
+        self._wait(lambda: cable.is_whole, f"the return of {cable.victim}")
+        return Struck(cable.victim, 0, detected - began, recovered - began, passed)
+
+    def _cable(self, lower: str, upper: str) -> Cable:
+        """Return a cable that is to be cut from one end, from the other one, or from both."""
+        ends = lower, upper
         leader = self._leader()
         assert leader is not None
-        at = {one["switch"]: f"{one['host']}:{one['port']}" for one in leader["switches"]}
-
-        def cut() -> None:
-            for sender in ways:
-                (other,) = {*ends} - {sender}
-                self.made.tell(sender, f"cut {at[switch_id(other)]}")
-
-        def heal() -> None:
-            for sender in ways:
-                self.made.tell(sender, "heal")
-
-        # Those of the rack with most processes go on; of two that have as many, of the first one.
-        loser = min(range(_RACKS), key=lambda rack: (len(self._of_rack(rack)), -rack))
-        victim = " and ".join(ends) if ways == ends else " to ".join((*ways, *({*ends} - {*ways})))
-        return self._strike_members(victim, self._of_rack(loser), cut, heal)
+        return Cable(self.made, ends, self._dice.choice((ends[:1], ends[1:], ends)), leader)
 
     def _of_rack(self, rack: int) -> list[Trace]:
         return [one for one in self.logs.current().values() if rack_of(one.process) == rack]
@@ -336,7 +377,7 @@ class Chaos:
         # Those that were behind an aggregator or a cable join again by themselves.
         self._wait(lambda: all(one.process not in failed for one in self.logs.current().values()),
                    f"the return of {sorted(one.name for one in gone)}")  # fmt: skip
-        return victim, len(failed), times[0] - began, times[1] - began
+        return Struck(victim, len(failed), times[0] - began, times[1] - began)
 
     def _kill_leader(self) -> Struck:
         leader = self._leader()
@@ -350,7 +391,7 @@ class Chaos:
         self._hear_each_other()
         recovered = time.monotonic_ns()
         self.made.start_member(id)
-        return f"controller-{id}", 0, detected - began, recovered - began
+        return Struck(f"controller-{id}", 0, detected - began, recovered - began)
 
     def _leader(self, but: int = 0) -> Mapping[str, Any] | None:
         """Return what the leader says, unless it is member `but`."""
@@ -369,7 +410,7 @@ class Chaos:
 
     def _start_worker(self, name: str) -> None:
         self._starts[name] += 1
-        rack = self.names.index(name) % _RACKS
+        rack = self.names.index(name) % RACKS
         orders = Orders(self.made.url, name, rack, str(self.made.folder), self._starts[name],
                         self.settings.pause_s)  # fmt: skip
         self.made.start(name, "-m", "weir_lab.bench.toc.chaos_worker",
@@ -378,16 +419,18 @@ class Chaos:
     def _hear_each_other(self) -> None:
         """Wait until every worker is given reliable messages of each, sent from now on."""
         since = time.monotonic_ns()
+        self._wait(lambda: self._heard_at(since) > 0, "messages of all processes to all")
 
-        def heard() -> bool:
-            current = self.logs.current()
-            here = {one.process for one in current.values()}
-            return len(here) == len(self.names) and all(
-                here <= {source for (_, _, source), _ in one.reliable_since(since)}
-                for one in current.values()
-            )
-
-        self._wait(heard, "messages of all processes to all")
+    def _heard_at(self, called: int, since: int = 0) -> int:
+        """Return when every worker had been given reliable messages of each since then that were
+        called after `called`; 0 if one has not yet.
+        """
+        current = self.logs.current()
+        here = {one.process for one in current.values()}
+        heard = [one.heard_at(called, since) for one in current.values()]
+        if len(here) < len(self.names) or not all(here <= one.keys() for one in heard):
+            return 0
+        return max(one[source] for one in heard for source in here)
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
@@ -401,33 +444,58 @@ class Chaos:
 
 
 def measure(settings: Settings, folder: Path, tell: Callable[[Round], None]) -> Result:
-    """Run all rounds, kinds by turns, and judge. Raises `CrewFailed`."""
+    """Run all rounds, kinds by turns but `core` at the end, and judge. Raises `CrewFailed`."""
     began = time.monotonic()
-    shape = Shape(_RACKS, 1, 0, 3, settings.interval_ms)
-    folder.mkdir(parents=True, exist_ok=True)
     rounds: list[Round] = []
-    with crew(folder, shape) as made:
-        chaos = Chaos(made, settings)
-        chaos.start()
-        for number in range(settings.times * len(settings.kinds)):
-            kind = settings.kinds[number % len(settings.kinds)]
-            rounds.append(chaos.strike(number + 1, kind))
-            tell(rounds[-1])
-        chaos.end()
-    traces, deaths = chaos.logs.traces, chaos.deaths
-    found = violations(traces, deaths, chaos.stopped)
-    excluded = {one.process for one in traces if one.is_excluded}
-    told = {one.process for trace in traces for one in trace.told}
+    made: list[Chaos] = []
+    core = tuple(kind for kind in settings.kinds if kind == "core")
+    others = tuple(kind for kind in settings.kinds if kind != "core")
+    for kinds, shape, at in (
+        (others, Shape(RACKS, 1, 0, 3, settings.interval_ms), folder),
+        (core, Shape(RACKS, SPINES, 1, 3, settings.interval_ms), folder / "core"),
+    ):
+        if kinds:
+            at.mkdir(parents=True, exist_ok=True)
+            made.append(_struck(settings, kinds, shape, at, rounds, tell))
+    found = [one for chaos in made for one in chaos.judge()]
     return Result(
         rounds=len(rounds),
         kinds={kind: _times(one for one in rounds if one.kind == kind) for kind in settings.kinds},
-        messages=sum(len(trace.got) for trace in traces),
+        messages=sum(len(trace.got) for chaos in made for trace in chaos.logs.traces),
         violations=len(found),
-        handled=chaos.handled,
-        false_removals=len((excluded | told) - deaths.keys()),
+        handled={one: sum(chaos.handled[one] for chaos in made) for one in (*PHASES, _MISSED)},
+        false_removals=sum(len(chaos.false_removals) for chaos in made),
         examples=found[:_EXAMPLES_MAX],
         seconds=round(time.monotonic() - began, 1),
         each=rounds,
+    )
+
+
+def _struck(
+    settings: Settings,
+    kinds: Sequence[str],
+    shape: Shape,
+    folder: Path,
+    rounds: list[Round],
+    tell: Callable[[Round], None],
+) -> Chaos:
+    """Return a network after all rounds of these kinds, which are added to `rounds`."""
+    with crew(folder, shape) as made:
+        chaos = Chaos(made, settings)
+        chaos.start()
+        for number in range(settings.times * len(kinds)):
+            rounds.append(chaos.strike(len(rounds) + 1, kinds[number % len(kinds)]))
+            tell(rounds[-1])
+        chaos.end()
+    return chaos
+
+
+def between_racks(traces: Iterable[Trace], called: int) -> int:
+    """Return how many reliable messages came from another rack that were called after `called`."""
+    return sum(
+        rack_of(source) != rack_of(trace.process)
+        for trace in traces
+        for (_, _, source), _ in trace.reliable_since(called)
     )
 
 
@@ -439,4 +507,5 @@ def _times(of_kind: Iterable[Round]) -> Times:
         len(rounds), statistics.median(detection), max(detection), statistics.median(recovery),
         max(recovery), statistics.median(one.detection_t for one in rounds),
         statistics.median(one.recovery_t for one in rounds), max(one.recovery_t for one in rounds),
+        min(one.passed for one in rounds),
     )  # fmt: skip

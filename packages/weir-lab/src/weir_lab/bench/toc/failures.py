@@ -3,6 +3,7 @@
 The promises are those of docs/PACKETS.md, and are called as in `weir sim toc`:
 
 * I4: pairs of stamp and sender rise in each service. I8: what is delivered was sent, to these.
+* I9: of what a process that goes on sent to others that all do, nothing reliable is lost.
 * I10: of a reliable scattering all receivers that are correct, or were stopped and go on, deliver
   their parts, or none does.
 * I11: nothing of a failed process above its failure stamp is delivered, and all at or below is.
@@ -122,6 +123,16 @@ class Trace:
         times = (one.at for _, one in self.reliable_since(since) if one.at >= since_told)
         return min(times, default=0)
 
+    def heard_at(self, called: int, since: int = 0) -> dict[int, int]:
+        """Return by sender when it was first given, at `since` or later, a reliable message that
+        was called after `called`; the others are left out.
+        """
+        return {
+            source: got.at
+            for (_, _, source), got in self.reliable_since(called)  # the last one first
+            if got.at >= since
+        }
+
     def reliable_since(self, since: int) -> Iterator[tuple[Key, Got]]:
         """Yield the reliable messages that were called after `since`, the last one first."""
         for key, got in reversed(self.got.items()):
@@ -204,7 +215,7 @@ def _atomic(
 def _settled(
     correct: Mapping[int, Trace], all_of: Mapping[int, Trace], failed: Mapping[int, int]
 ) -> Iterator[str]:
-    """I12 for senders that go on, and the second half of I11 for those that have failed."""
+    """I9, I12 for senders that go on, and the second half of I11 for those that have failed."""
     for source, trace in all_of.items():
         for key, (_, to) in trace.sent.items():
             if key[0] != RELIABLE:
@@ -212,6 +223,8 @@ def _settled(
             due = {one for one in to if one in correct}
             missing = {one for one in due if key not in correct[one].got}
             is_recalled = key in trace.lost
+            if trace.has_ended and is_recalled and due == to:
+                yield f"I9 {source} was told that {key} failed, and {sorted(to)} all go on"
             if trace.has_ended and is_recalled and missing != due:
                 yield f"I12 {source} was told that {key} failed: {sorted(due - missing)} have it"
             elif trace.has_ended and not is_recalled and missing:

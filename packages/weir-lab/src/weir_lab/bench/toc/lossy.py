@@ -2,19 +2,22 @@
 
 `python -m weir_lab.bench.toc.lossy URL SWITCH LOSS SEED` is an aggregator that does. A line
 `cut HOST:PORT` on its standard input lets it lose all that it is to send there from then on, and
-`heal` nothing more of that.
+`heal` nothing more of that. Each time that it is told routes it prints a JSON array: the time, in
+nanoseconds of the clock that all processes share, and the ids of its neighbours that lead nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 import threading
 from collections.abc import Iterable
+from time import monotonic_ns
 
-from weir_toc.hosts.aggregator import Aggregator
-from weir_toc.hosts.frames import Address, addresses_of
+from weir_toc.hosts.aggregator import Aggregator, is_of_routes
+from weir_toc.hosts.frames import Address, Frame, addresses_of
 from weir_toc.hosts.udp import Loses, OpenSocket, Sending, UdpSocket, address_of
 from weir_toc.topology import switch_id
 
@@ -51,6 +54,16 @@ class CutSocket(UdpSocket):
         super().send([one for one in packets if one[1] not in cut] if cut else packets)
 
 
+class TellingAggregator(Aggregator):
+    """An aggregator that prints by which neighbours it reaches nobody."""
+
+    def _obey(self, frame: Frame) -> None:
+        super()._obey(frame)
+        if self._node is not None and is_of_routes(frame):
+            dead = [neighbour for neighbour, racks in self._node.routes.items() if not racks]
+            print(json.dumps([monotonic_ns(), dead]), flush=True)
+
+
 def main(url: str, switch: str, loss: str, seed: str) -> None:
     """Serve until the process is ended."""
     share = float(loss)
@@ -62,7 +75,8 @@ def main(url: str, switch: str, loss: str, seed: str) -> None:
 
     async def serve() -> None:
         here = ("127.0.0.1", 0)
-        await Aggregator(addresses_of(url), switch_id(switch), here, open_socket=opens).run()
+        made = TellingAggregator(addresses_of(url), switch_id(switch), here, open_socket=opens)
+        await made.run()
 
     asyncio.run(serve())
 
