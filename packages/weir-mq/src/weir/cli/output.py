@@ -88,14 +88,14 @@ def hint(text: str) -> None:
         Console(stderr=True, highlight=False).print(text, style="dim", markup=False)
 
 
-def typed(question: str, name: str) -> bool:
-    """Return whether the answer is `name`; if it is not, say that nothing was deleted."""
+def typed(question: str, name: str, done: str = "deleted") -> bool:
+    """Return whether the answer is `name`; if it is not, say that nothing was `done`."""
     print(f"{question}: ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if answer.strip() == name:
         return True
     why = "that is not its name" if answer else "\nnobody is there to type it (--yes does not ask)"
-    print(f"{why}: nothing was deleted", file=sys.stderr)
+    print(f"{why}: nothing was {done}", file=sys.stderr)
     return False
 
 
