@@ -225,7 +225,7 @@ MUTANTS = (
            "due = now if now > self.last else self.last",
            "due = max(self.last, now + 2_000_000)", 0, ("I7",)),
     Mutant("a run of another sender waits at the end of the order", _RECEIVING,
-           "if not is_behind:", "if False:", 2, ("I4",)),
+           "place = bisect_left(waiting, run[0])", "place = len(waiting)", 2, ("I4",)),
     Mutant("a lost message gives its credits back while parts of it are in memory", _FLOW,
            "if is_lost and part.holds_credit:", "if False:", 835191171, ("I6",)),
     Mutant("what has come counts as released", _SENDING,

@@ -404,10 +404,10 @@ class Receiver:
     def _wait(self, service: Service, run: Sequence[_Waiting]) -> None:
         """Let messages wait, which are in order themselves."""
         waiting = self._waiting[service]
-        is_behind = not waiting or waiting[-1] < run[0]
-        waiting += run
-        if not is_behind:
-            waiting.sort()
+        # What lies above the first one was sent at the same time: it is little of all that waits.
+        place = bisect_left(waiting, run[0])
+        above = waiting[place:]
+        waiting[place:] = sorted([*above, *run]) if above else run
 
     def _deliver(self, service: Service, through: int) -> None:
         """Deliver all that waits at or below a stamp."""
