@@ -67,7 +67,7 @@ class Refused(TocError):
 
 
 class NotSent(TocError):
-    """A scattering never left: a receiver has failed, or did not answer."""
+    """A scattering never left: a receiver has failed, did not answer, or had no memory."""
 
 
 class XdpError(TocError):

@@ -38,7 +38,7 @@ from weir_toc.errors import (
 )
 from weir_toc.hosts.control_link import RawClock
 from weir_toc.hosts.frames import addresses_of
-from weir_toc.hosts.process import Process, ProgramEvent
+from weir_toc.hosts.process import REORDER_BYTES, Process, ProgramEvent
 from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import OpenSocket, UdpSocket
 from weir_toc.packet import PACKET_COST
@@ -53,6 +53,8 @@ NAME_MAX = 255
 #: What calls may have handed over that has not left, in bytes. One call alone may be larger: the
 #: endpoint says then why not.
 UNSENT_MAX = EndpointConfig().send_buffer
+#: The least memory for messages that wait, in bytes, has a window for one sender's largest part.
+REORDER_BYTES_MIN, REORDER_BYTES_MAX = EndpointConfig().window_min, 1 << 30
 
 _T = TypeVar("_T")
 
@@ -70,7 +72,7 @@ class SendFailed(NamedTuple):
     """A scattering that has left was not delivered.
 
     Of best effort the part to `to` was not; of a reliable one no part is, as `to` has failed.
-    `reason` is "late", "lost", "process failed" or "unreachable".
+    `reason` is "late", "lost", "process failed", "unreachable" or "no memory at the receiver".
     """
 
     stamp: int
@@ -107,12 +109,20 @@ def events_of(batch: Iterable[ProgramEvent]) -> list[Event]:
     return found
 
 
-def check_use(name: str, rack: int | None) -> None:
-    """Raise InvalidUse for a name that no process can have, or what is no number of a rack."""
+def check_use(name: str, rack: int | None, reorder_bytes: int) -> None:
+    """Raise InvalidUse for a name that no process can have, what is no number of a rack, or memory
+    that is none, too little for one sender, or too much.
+    """
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise InvalidUse(f"name={name!r:.40}: a name is a text of 1 to {NAME_MAX} characters")
     if rack is not None and (not isinstance(rack, int) or isinstance(rack, bool) or rack < 0):
         raise InvalidUse(f"rack={rack!r:.40}: racks have numbers from 0 on")
+    is_number = isinstance(reorder_bytes, int) and not isinstance(reorder_bytes, bool)
+    if not is_number or not REORDER_BYTES_MIN <= reorder_bytes <= REORDER_BYTES_MAX:
+        raise InvalidUse(
+            f"reorder_bytes={reorder_bytes!r:.40}: a whole number of {REORDER_BYTES_MIN:,} to "
+            f"{REORDER_BYTES_MAX:,} is possible; each sender takes {REORDER_BYTES_MIN:,} at least"
+        )
 
 
 def rack_of_host() -> int | None:
@@ -155,6 +165,7 @@ class ProcessThread:
         rack: int | None,
         open_socket: OpenSocket = UdpSocket,
         raw_clock: RawClock = monotonic_ns,
+        reorder_bytes: int = REORDER_BYTES,
     ) -> None:
         addresses = addresses_of(url)
         self._loop = asyncio.new_event_loop()
@@ -165,7 +176,7 @@ class ProcessThread:
         self._unsent = 0
         self._lock = threading.Lock()
         rack = rack_of_host() if rack is None else rack
-        self.process = Process(addresses, name, rack, open_socket, raw_clock)
+        self.process = Process(addresses, name, rack, open_socket, raw_clock, reorder_bytes)
         self._thread = threading.Thread(target=self._run, name=f"toc {name}", daemon=True)
         self._thread.start()
 
@@ -389,9 +400,10 @@ class Member:
         timeout: float,
         open_socket: OpenSocket = UdpSocket,
         raw_clock: RawClock = monotonic_ns,
+        reorder_bytes: int = REORDER_BYTES,
     ) -> None:
-        check_use(name, rack)
-        self._arguments = url, name, rack, open_socket, raw_clock
+        check_use(name, rack, reorder_bytes)
+        self._arguments = url, name, rack, open_socket, raw_clock, reorder_bytes
         self._timeout = timeout
         self._thread: ProcessThread | None = None
         self.name = name
@@ -499,7 +511,14 @@ class Member:
         return self._running.describe()
 
 
-def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:
+def join(
+    url: str,
+    *,
+    name: str,
+    rack: int | None = None,
+    timeout: float = JOIN_SECONDS,
+    reorder_bytes: int = REORDER_BYTES,
+) -> Member:
     """Join the network whose controller is at `url`: `toc://host:port,host:port,host:port`.
 
     One member that runs is enough: it names the leader. Name all, so that any of them may be down.
@@ -508,5 +527,9 @@ def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_
     the rack with the fewest processes; a host that is linked to one switch alone needs its own one.
     After `timeout` s `async with` raises Refused, with what the controller said, or TocError. On
     leaving, it waits up to 5 s for what was sent; the others are told `ProcessFailed` then.
+
+    `reorder_bytes` is the memory for messages that wait here for their turn, or for the program:
+    42,368 to 2^30, else InvalidUse is raised. Each sender gets 42,368 of it at least, and keeps
+    them while it goes on: of 3,500,000 there is room for 82 senders.
     """
-    return Member(url, name, rack, timeout)
+    return Member(url, name, rack, timeout, reorder_bytes=reorder_bytes)

@@ -19,7 +19,7 @@ from typing import Self
 
 from weir_toc.endpoint.events import Service
 from weir_toc.errors import TocError
-from weir_toc.hosts.process import ProgramEvent
+from weir_toc.hosts.process import REORDER_BYTES, ProgramEvent
 from weir_toc.member import (
     DRAIN_SECONDS,
     JOIN_SECONDS,
@@ -70,15 +70,18 @@ class EventStream:
 class Member:
     """A process of the network; see `join`."""
 
-    def __init__(self, url: str, name: str, rack: int | None, timeout: float) -> None:
-        check_use(name, rack)
+    def __init__(
+        self, url: str, name: str, rack: int | None, timeout: float, reorder_bytes: int
+    ) -> None:
+        check_use(name, rack, reorder_bytes)
         self._arguments = url, name, rack
+        self._reorder_bytes = reorder_bytes
         self._timeout = timeout
         self._thread: ProcessThread | None = None
         self.name = name
 
     def __enter__(self) -> Self:
-        thread = ProcessThread(*self._arguments)
+        thread = ProcessThread(*self._arguments, reorder_bytes=self._reorder_bytes)
         try:
             thread.call(thread.joined(self._timeout)).result()
         except BaseException:
@@ -165,6 +168,13 @@ class Member:
         return self._running.describe()
 
 
-def join(url: str, *, name: str, rack: int | None = None, timeout: float = JOIN_SECONDS) -> Member:
+def join(
+    url: str,
+    *,
+    name: str,
+    rack: int | None = None,
+    timeout: float = JOIN_SECONDS,
+    reorder_bytes: int = REORDER_BYTES,
+) -> Member:
     """Join a network as `weir_toc.join` does, by `with`."""
-    return Member(url, name, rack, timeout)
+    return Member(url, name, rack, timeout, reorder_bytes)

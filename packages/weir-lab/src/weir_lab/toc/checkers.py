@@ -133,7 +133,8 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
     # Budgets hold a window for each process. A clock that is set far ahead ends waits by itself.
     is_ahead = world.hosts[source].now(now) > now + 100 * T
     for one in sending.failed:
-        if one.reason is Reason.UNREACHABLE and one.to in world.correct and not is_ahead:
+        is_given_up = one.reason in (Reason.UNREACHABLE, Reason.NO_MEMORY)
+        if is_given_up and one.to in world.correct and not is_ahead:
             yield f"I9 {source} gave up {one.to}, which goes on"
     if sending.service is R:
         missing = (named - receivers) & world.judged

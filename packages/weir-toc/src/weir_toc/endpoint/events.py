@@ -79,6 +79,8 @@ class Reason(Enum):
     #: A receiver of the scattering failed, or could not be reached.
     PROCESS_FAILED = "process failed"
     UNREACHABLE = "unreachable"
+    #: It answers, and has granted all of its memory to other senders.
+    NO_MEMORY = "no memory at the receiver"
 
 
 class SendFailed(NamedTuple):
@@ -156,7 +158,7 @@ class EndpointConfig:
     program_takes: bool = False
     #: A best effort part without an ACK is given up after so many intervals.
     lost_after: int = 20
-    #: A scattering waits for a receiver that never answered for so many intervals.
+    #: A scattering waits for a receiver that grants no window for so many intervals.
     unreachable_after: int = 1_000
     #: The number of the first packet, and of the first ACK, between two processes. All processes of
     #: a network have the same: tests and simulated worlds begin near the wrap at 2^32.

@@ -28,6 +28,8 @@ REORDERED_PACKETS = 3
 #: The path to a receiver is cut once the oldest thing that it owes is not answered after so many
 #: timeouts in a row. What is forwarded and not answered is forwarded again after so many intervals.
 CUT_TIMEOUTS, FORWARD_AGAIN = 5, 20
+#: What may be under way to one receiver, in bytes, however much memory it has for what waits there.
+UNDER_WAY_MAX = 3_500_000
 #: What a receiver owes: the ACK of a packet, or a window.
 _PACKET, _WINDOW = 0, 1
 
@@ -181,6 +183,8 @@ class Path:
         #: answered; 0 if there are none.
         self.is_cut = False
         self.forwarded_at = 0
+        #: When an ACK came last; None before the first one.
+        self.answered_at: int | None = None
         self._interval = interval
         #: The oldest thing that the receiver has not answered, and since when it is that.
         self._owed: tuple[int, int] | None = None
@@ -214,7 +218,8 @@ class Flow:
         self.ack_number = config.first_psn
         #: The bytes of parts that hold credits: what the receiver's program has not taken counts.
         self.used = 0
-        self.congestion = CongestionWindow(config.window_min, config.reorder_budget)
+        # Whatever memory this process has for what others send to it.
+        self.congestion = CongestionWindow(config.window_min, UNDER_WAY_MAX)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
         #: Parts that wait for credits, in the order in which they were queued.
         self.queue: deque[tuple[Scattering, Part] | Batch] = deque()
@@ -246,6 +251,15 @@ class Flow:
         if sent:
             return _PACKET, next(iter(sent))
         return (_WINDOW, self.ack_number) if self.queue else None
+
+    def reason(self, now: int) -> Reason:
+        """Return why what waits for credits has none: the receiver grants no window.
+
+        One that is asked, and has not answered for as long as makes a path count as cut, is away.
+        """
+        since = self.path.answered_at
+        is_away = since is None or now - since > self.trips.lasting(CUT_TIMEOUTS)
+        return Reason.UNREACHABLE if is_away else Reason.NO_MEMORY
 
     def fits(self, size: int) -> bool:
         """Whether a part of so many bytes may leave now. One alone may, whatever the marks.

@@ -7,8 +7,8 @@ ones are not overtaken again and again. When a receiver makes its window smaller
 gives back the credits that exceed it, and keeps its place: else senders would wait for ever for
 receivers that wait for each other's senders.
 
-A best effort scattering leaves without the receivers that have failed, or never answer, before it
-can. Its sender is told of these behind its stamp.
+A best effort scattering leaves without the receivers that have failed, or that grant no window,
+before it can. Its sender is told of these behind its stamp.
 
 The stamp is taken as it leaves. A reliable scattering is open from then until all receivers have
 acknowledged all of it, or its recall; the commit barrier stays below the oldest open one.
@@ -154,6 +154,7 @@ class Sender:
         flow = self.flows.get(packet.source)
         if flow is None:
             return
+        flow.path.answered_at = now
         if is_forwarded:
             flow.path.forwarded_at = 0
         service = Service.RELIABLE if ack.service == wire.DATA_R else Service.BEST_EFFORT
@@ -433,7 +434,7 @@ class Sender:
             for scattering, _ in flow.waiting():
                 if now - scattering.queued_at <= limit:
                     break
-                self._cancel(scattering, flow.to, Reason.UNREACHABLE)
+                self._cancel(scattering, flow.to, flow.reason(now))
         if flow.queue and not (sent and flow.window):
             # No answer came yet, or the ACK that released credits was lost.
             self._connect(now, flow, 0)

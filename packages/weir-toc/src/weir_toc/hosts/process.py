@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from time import monotonic_ns
+from typing import NamedTuple
 
 from weir_toc.controller.codec import RANGES_MAX, command_from, decisions_from, report_to
 from weir_toc.controller.entries import Completed, Decisions, Fail, Recalled
@@ -65,6 +66,8 @@ _CUT_OFF = (
 _UNTOLD = "the controller did not tell within {seconds:g} s which of them others deliver"
 _NOT_KEPT = "the controller does not keep any more which of them others deliver"
 
+#: The memory for messages that wait for their turn, in bytes, unless a program says another.
+REORDER_BYTES = EndpointConfig().reorder_budget
 #: Stands for the stamp of a scattering that has not left.
 _WAITS = -1
 
@@ -264,6 +267,14 @@ class Ending:
             raise type(why)(str(why))
 
 
+class Wishes(NamedTuple):
+    """At which rack a program joins, and how much memory others may use there."""
+
+    #: None for the one with the fewest processes.
+    rack: int | None
+    reorder_bytes: int
+
+
 class Process:
     """A process that has joined, or is joining."""
 
@@ -274,6 +285,7 @@ class Process:
         rack: int | None,
         open_socket: OpenSocket = UdpSocket,
         raw_clock: RawClock = monotonic_ns,
+        reorder_bytes: int = REORDER_BYTES,
     ) -> None:
         self.name = name
         self.link = ControlLink(controller, {"op": "hello", "kind": "guest"}, raw_clock)
@@ -281,7 +293,7 @@ class Process:
         self.names: dict[str, int] = {}
         #: Why the controller has given no id yet, as it said last.
         self.refused = ""
-        self._rack = rack
+        self._wishes = Wishes(rack, reorder_bytes)
         self._open_socket = open_socket
         self._endpoint: Endpoint | None = None
         self._socket: RackLink | None = None
@@ -327,8 +339,8 @@ class Process:
     async def _register(self) -> None:
         incarnation = random.SystemRandom().getrandbits(62)
         request: Frame = {"op": "register", "name": self.name, "nonce": incarnation}
-        if self._rack is not None:
-            request["rack"] = self._rack
+        if self._wishes.rack is not None:
+            request["rack"] = self._wishes.rack
         while (answer := await self.link.request(request))["op"] != "done":
             self.refused = str(answer.get("why", ""))
             if answer.get("never") is True:
@@ -344,7 +356,8 @@ class Process:
         if self._socket.address is not None:
             hello["host"], hello["port"] = self._socket.address
         self.link.hello = {"op": "hello", "kind": "node", **hello}
-        config = EndpointConfig(interval=interval, barriers_in_data=place.barriers_in_data,
+        config = EndpointConfig(interval=interval, reorder_budget=self._wishes.reorder_bytes,
+                                barriers_in_data=place.barriers_in_data,
                                 program_takes=True)  # fmt: skip
         self._endpoint = Endpoint(process, 1, self.link.now(), config)
         _share_the_lock(interval)

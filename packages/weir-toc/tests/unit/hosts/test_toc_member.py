@@ -36,7 +36,7 @@ from weir_toc.errors import InvalidUse, TocError
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
 from weir_toc.hosts.scheduling import NICE, promptly
-from weir_toc.member import UNSENT_MAX, ProcessThread
+from weir_toc.member import REORDER_BYTES_MAX, REORDER_BYTES_MIN, UNSENT_MAX, ProcessThread
 from weir_toc.topology import rack_of, switch_id
 
 
@@ -223,6 +223,34 @@ def test_the_environment_tells_the_rack_unless_the_program_does(
     monkeypatch.setenv("WEIR_TOC_RACK", "")
     with weir_toc.sync.join(network.url, name="r2") as r:
         assert rack_of(r.process) == 0
+
+
+@pytest.mark.parametrize("join", [weir_toc.join, weir_toc.sync.join])
+@pytest.mark.parametrize("memory", [REORDER_BYTES_MIN - 1, REORDER_BYTES_MAX + 1, 1e6, True, None])
+def test_memory_that_none_can_have_is_refused_at_the_call(join: Any, memory: Any) -> None:
+    with pytest.raises(InvalidUse, match=r"^reorder_bytes=.* 42,368 to 1,073,741,824 is possible"):
+        join("toc://127.0.0.1:1", name="a", reorder_bytes=memory)
+    for least_or_most in (REORDER_BYTES_MIN, REORDER_BYTES_MAX):
+        join("toc://127.0.0.1:1", name="a", reorder_bytes=least_or_most)
+
+
+def test_a_program_says_how_much_memory_others_may_use(network: Loopback) -> None:
+    with (
+        weir_toc.sync.join(network.url, name="m", reorder_bytes=REORDER_BYTES_MIN) as m,
+        weir_toc.sync.join(network.url, name="n") as n,
+    ):
+        n.wait_for("m")
+        n.send_reliable([("m", b"to m"), ("n", b"to n")])
+        assert message(m.reliable).payload == b"to m"
+        assert m.describe()["granted"] == REORDER_BYTES_MIN
+        assert n.describe()["granted"] == EndpointConfig().reorder_budget
+
+    async def body() -> None:
+        async with weir_toc.join(network.url, name="o", reorder_bytes=5_000_000) as o:
+            await o.send_reliable([("o", b"to itself")])
+            assert o.describe()["granted"] == 5_000_000
+
+    asyncio.run(body())
 
 
 def test_best_effort_leaves_without_a_receiver_that_is_dead(network: Loopback) -> None:
