@@ -25,6 +25,7 @@ from weir_toc.hosts.controller import Controller
 from weir_toc.hosts.frames import Address, Frame, addresses_of, ask_once
 from weir_toc.hosts.scheduling import promptly
 from weir_toc.hosts.udp import address_of
+from weir_toc.metrics import metrics_of
 from weir_toc.places import Place
 from weir_toc.topology import Topology, name_of_switch, switch_id
 from weir_toc.xdp.aggregator import XdpAggregator
@@ -129,6 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     aggregator.set_defaults(run=_aggregator)
     status = verbs.add_parser("status", help="show what the members of the controller know")
     status.add_argument("url", help="toc://host:port,host:port,host:port")
+    status.add_argument(
+        "--metrics", action="store_true", help="print metrics, as Prometheus collects them"
+    )
     status.set_defaults(run=_status)
     up = _net_up(verbs)
     for verb in (controller, aggregator, status, up):
@@ -341,13 +345,19 @@ def _aggregator(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    if options.metrics and options.json:
+        raise InvalidUse("--metrics and --json exclude each other")
     addresses = addresses_of(options.url)
     members = asyncio.run(_ask_all(addresses))
-    leader = next((one for one in members if one.get("role") == "leader"), None)
+    # One that was cut off may not know yet that another one leads.
+    leaders = (one for one in members if one.get("role") == "leader")
+    leader = max(leaders, key=lambda one: int(one["term"]), default=None)
     # Of a leader that was asked and does not answer as one, the others may not know yet.
     elsewhere = [at for one in members if (at := _leader_of(one)) and at not in addresses]
     has_majority = leader is not None or bool(elsewhere)
-    if options.json:
+    if options.metrics:
+        print(*metrics_of(has_majority, members, leader), sep="\n")
+    elif options.json:
         print(json.dumps({"majority": has_majority, "members": members}))
     else:
         for one in members:
@@ -412,6 +422,8 @@ def _print_network(leader: Frame) -> None:
     names = {one["process"]: one["name"] for one in leader["processes"] if one["name"]}
     for process in leader["processes"]:
         print(f"process {process['process']}  {process['name']}{_state(process)}")
+    for link in leader.get("dead_links", ()):
+        print(f"dead {' to '.join(link)}")
     for one in leader["lagging"]:
         print(f"lagging {' to '.join(one['link'])}  by {one['behind_ms']:g} ms  from "
               f"{' to '.join(one['hop'])} on  cause {one['cause']}")  # fmt: skip

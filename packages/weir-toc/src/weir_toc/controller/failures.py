@@ -120,7 +120,7 @@ class FailureState:
 
     def racks_cut_off(self) -> frozenset[int]:
         """Return the racks that are cut off, none if no cable is dead."""
-        if not self._dead_links():  # most of the time
+        if not self.dead_links():  # most of the time
             return frozenset()
         return self.topology.racks - self._racks_that_go_on()
 
@@ -235,7 +235,7 @@ class FailureState:
 
     def current_routes(self, switch: int) -> Routes:
         """Return to which racks each neighbour of a switch leads now."""
-        return self.topology.routes(switch, self._dead_links())
+        return self.topology.routes(switch, self.dead_links())
 
     def dump(self) -> dict[str, Any]:
         """Return all of this state but the topology, as values for JSON."""
@@ -282,7 +282,7 @@ class FailureState:
         self._freezing = {(switch, neighbour) for switch, neighbour in state.get("freezing", ())}
         # Nor do they tell which side went on: it is weighed again.
         self._side = frozenset(state.get("side", ()))
-        self._side_without = self._dead_links()
+        self._side_without = self.dead_links()
         self._returning.cut_off = [*state.get("cut_off", ())]
         self._returning.recalled = {
             process: [(source, first, last) for source, first, last in rows]
@@ -296,7 +296,7 @@ class FailureState:
         if not self.is_undecided:
             return []
         racks = self._racks_that_go_on()
-        switches = self._switches_of(racks, self._dead_links())
+        switches = self._switches_of(racks, self.dead_links())
         dead = {one for one in self.processes if self._is_dead(one, racks)}
         cut = [*self._cut(racks, switches, dead)]
         missing = [port for port in cut if port not in self._silent]
@@ -307,7 +307,7 @@ class FailureState:
         inputs = [port for port in self._silent if port not in self._decided and (
             port[0] in switches
         )]  # fmt: skip
-        self._side, self._side_without = racks, self._dead_links()
+        self._side, self._side_without = racks, self.dead_links()
         self._decided |= self._silent.keys()
         self._unanswering -= dead
         self.processes -= dead
@@ -334,7 +334,7 @@ class FailureState:
 
     def _racks_that_go_on(self) -> frozenset[int]:
         """Return the racks of the last decision, or the heaviest set if other cables are dead."""
-        return self._side or self._heaviest_side(self._dead_links())
+        return self._side or self._heaviest_side(self.dead_links())
 
     def _heaviest_side(self, dead: frozenset[Link]) -> frozenset[int]:
         reached = {
@@ -349,7 +349,7 @@ class FailureState:
         if not self._side:
             return
         switches = {self.topology.switch_of_rack(rack).id for rack in self._side}
-        if self._side_without != self._dead_links() or switches & self._dead_switches:
+        if self._side_without != self.dead_links() or switches & self._dead_switches:
             self._side = frozenset()
 
     def _switches_of(self, racks: frozenset[int], dead: frozenset[Link]) -> set[int]:
@@ -364,7 +364,7 @@ class FailureState:
         self, racks: frozenset[int], switches: set[int], dead: Iterable[int]
     ) -> Iterator[Port]:  # fmt: skip
         """Yield the ports by which something comes in that does not go on."""
-        cables = self._dead_links()
+        cables = self.dead_links()
         for link in self.topology.links:
             for switch, neighbour in (link, link[::-1]):
                 if switch in switches and (neighbour not in switches or link in cables):
@@ -397,7 +397,7 @@ class FailureState:
 
     # -- cables --------------------------------------------------------------------------------
 
-    def _dead_links(self) -> frozenset[Link]:
+    def dead_links(self) -> frozenset[Link]:
         """Return the cables of which one direction is silent, or one end does not answer."""
         silent, gone = self._silent, self._dead_switches
         return frozenset(
@@ -407,7 +407,7 @@ class FailureState:
         )
 
     def _routes(self) -> list[Command]:
-        dead = self._dead_links()
+        dead = self.dead_links()
         return [SetRoutes(id, self.topology.routes(id, dead)) for id in self.topology.switches]
 
     def _link_joined(self, port: Port, is_behind: bool) -> list[Command]:
@@ -501,7 +501,7 @@ class FailureState:
         if neighbour not in self.topology.switches or neighbour in self._dead_switches:
             return False
         whole = {Link(*ends) for one in (port, *self._held()) for ends in (one, one[::-1])}
-        dead = self._dead_links()
+        dead = self.dead_links()
         if switch not in self._switches_of(self._racks_that_go_on(), dead):
             return False
         racks = self._heaviest_side(dead - whole)

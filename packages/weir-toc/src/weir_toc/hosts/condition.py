@@ -15,6 +15,7 @@ from weir_toc.controller.promises import Held
 from weir_toc.controller.state import ControllerState
 from weir_toc.hosts.frames import Frame, number_in
 from weir_toc.hosts.sessions import Session
+from weir_toc.topology import name_of_switch
 
 
 def readings_in(
@@ -79,6 +80,8 @@ def status_of(
         "processes": [{"process": one, "name": names.get(one, ""), **seen(one)}
                       for one in sorted(failures.processes)],
         "failed": len(failures.failed),
+        "dead_links": sorted([name_of_switch(one) for one in link]
+                             for link in failures.dead_links()),
         "lagging": [lagging_to(one, names)
                     for one in alarms.lag.lagging.values()] if alarms else [],
         "lagged": alarms.lag.reported if alarms else 0,

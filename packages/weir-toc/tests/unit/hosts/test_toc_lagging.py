@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -149,6 +150,11 @@ def test_a_process_whose_clock_is_behind_is_named_in_the_status(
         assert one["behind_ms"] > 5 * INTERVAL / 1e6
         assert main(["status", network.url]) == 0
         assert "lagging b to rack-0  by " in capsys.readouterr().out
+        assert main(["status", network.url, "--metrics"]) == 0
+        said = capsys.readouterr().out
+        assert 'weir_toc_lagging_links{cause="clock"} 1\n' in said
+        assert re.search(r'_behind_seconds\{source="b",to="rack-0",.*"clock"\} [0-9.]+\n', said)
+        assert 'weir_toc_connected{node="b",' in said
         assert network.controller is not None
         told = asyncio.run_coroutine_threadsafe(network.controller.next_alarm(), network.loop)
         assert told.result(PATIENCE_SECONDS)[1]["hop"] == one["hop"]
