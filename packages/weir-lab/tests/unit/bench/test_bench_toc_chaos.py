@@ -14,12 +14,23 @@ import pytest
 from rigs.drawn_mutants import one_in
 from weir.cli.main import main
 from weir_lab.bench.toc.cables import Cable
-from weir_lab.bench.toc.chaos import RACKS, SPINES, STOPS, between_racks
+from weir_lab.bench.toc.chaos import (
+    RACKS,
+    SPINES,
+    STOPS,
+    Chaos,
+    Round,
+    Settings,
+    all_heard_at,
+    between_racks,
+    result_of,
+)
 from weir_lab.bench.toc.chaos_worker import Orders, Worker
 from weir_lab.bench.toc.crew import Crew, Shape
 from weir_lab.bench.toc.failures import Trace, violations
 from weir_toc import Fenced, Member, Message
 from weir_toc.endpoint.events import Service
+from weir_toc.node import SILENT_INTERVALS
 from weir_toc.topology import Link, Topology, process_id, switch_id
 
 BE, R = (service.value for service in (Service.BEST_EFFORT, Service.RELIABLE))
@@ -183,6 +194,9 @@ def kills(kinds: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert bool(one["failed"]) == (one["kind"] not in {"leader", "stall", "core"})
         # Two processes of each rack hear both of the other one.
         assert one["passed"] >= 8 if one["kind"] == "core" else not one["passed"]
+        if one["kind"] == "core":
+            assert one["detection_t"] >= SILENT_INTERVALS  # a switch was silent before
+            assert one["recovery_ms"] > one["detection_ms"]
     assert sum(found["handled"].values()) == kinds.split(",").count("handling")
     stalls = (one["recovery_t"] for one in found["each"] if one["kind"] == "stall")
     assert all(one >= STOPS["stall"] for one in stalls)  # the barrier waits for the stopped one
@@ -275,6 +289,70 @@ def test_messages_between_racks_are_those_of_another_one_that_were_called_since(
     assert trace.heard_at(100) == {there: 220, beside: 230}
     assert trace.heard_at(100, 230) == {there: 250, beside: 230}
     assert trace.heard_at(160) == {there: 250}
+
+
+def test_all_have_heard_each_other_when_the_last_one_has() -> None:
+    first, second = Trace("w0"), Trace("w1")
+    for trace, process, at in ((first, A, 300), (second, B, 200)):
+        trace.take(json.dumps(["joined", process, 1]))
+        trace.take(json.dumps(["got", R, 10, A, 1, 150, [A, B], at]))
+    assert all_heard_at([first, second], 100) == 0  # nobody has heard B
+    for trace, at in ((first, 310), (second, 400)):
+        trace.take(json.dumps(["got", R, 20, B, 1, 160, [A, B], at]))
+    assert all_heard_at([first, second], 100) == 400
+    assert all_heard_at([first, second], 100, 200) == 400
+    assert all_heard_at([first, second], 100, 201) == 0
+    assert all_heard_at([first, second], 155) == 0
+
+
+def ended(folder: Path, **logs: list[Line]) -> Chaos:
+    """Return a network whose processes have written this down."""
+    folder.mkdir()
+    for name, lines in logs.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"{name}.1.1.log").write_text(text)
+    chaos = Chaos(Told(folder), Settings())
+    chaos.logs.read()
+    return chaos
+
+
+def test_who_is_excluded_without_a_fault_is_a_false_removal(tmp_path: Path) -> None:
+    chaos = ended(
+        tmp_path / "a",
+        w0=[["joined", A, 1], ["failed", B, 50, 60], ["failed", DEAD, 51, 61]],
+        w1=[["joined", B, 1]],
+        w2=[["joined", DEAD, 1]],
+        w3=[["joined", 4, 1], ["excluded", 80, "silent"]],
+    )
+    chaos.deaths[DEAD] = 55
+    assert chaos.false_removals == {B, 4}
+    chaos.deaths |= {B: 55, 4: 55}
+    assert not chaos.false_removals
+    assert chaos.judge() == []
+    chaos.stopped.add(DEAD)
+    assert any(one.startswith("I13") for one in chaos.judge())  # it was not excluded
+
+
+def test_what_came_of_all_networks_counts(tmp_path: Path) -> None:
+    excluded: Line = ["excluded", 80, "silent"]
+    never_sent = got(BE, 30, B, [A])
+    made = [
+        ended(tmp_path / "a", w0=[["joined", A, 1], never_sent, excluded]),
+        ended(tmp_path / "b", w0=[["joined", A, 1], never_sent, excluded]),
+    ]
+    for chaos in made:
+        chaos.handled["unsettled"] = 2
+    rounds = [
+        Round(1, "process", "w1", 1, 10.0, 20.0, 0.5, 1.0, 0),
+        Round(2, "core", "spine-0 to core-0", 0, 30.0, 40.0, 1.5, 2.0, 9),
+        Round(3, "core", "spine-1 to core-0", 0, 50.0, 60.0, 2.5, 3.0, 8),
+    ]
+    result = result_of(Settings(kinds=("process", "core")), made, rounds, 5.0)
+    assert (result.rounds, result.messages, result.violations) == (3, 2, 2)
+    assert (result.false_removals, result.handled["unsettled"]) == (2, 4)
+    assert not result.clean
+    assert [one.rounds for one in result.kinds.values()] == [1, 2]
+    assert (result.kinds["core"].passed_min, result.kinds["process"].passed_min) == (8, 0)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -422,15 +422,9 @@ class Chaos:
         self._wait(lambda: self._heard_at(since) > 0, "messages of all processes to all")
 
     def _heard_at(self, called: int, since: int = 0) -> int:
-        """Return when every worker had been given reliable messages of each since then that were
-        called after `called`; 0 if one has not yet.
-        """
-        current = self.logs.current()
-        here = {one.process for one in current.values()}
-        heard = [one.heard_at(called, since) for one in current.values()]
-        if len(here) < len(self.names) or not all(here <= one.keys() for one in heard):
-            return 0
-        return max(one[source] for one in heard for source in here)
+        """Return what `all_heard_at` does of all workers; 0 if one has not joined yet."""
+        current = self.logs.current().values()
+        return all_heard_at(current, called, since) if len(current) == len(self.names) else 0
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
@@ -457,18 +451,7 @@ def measure(settings: Settings, folder: Path, tell: Callable[[Round], None]) -> 
         if kinds:
             at.mkdir(parents=True, exist_ok=True)
             made.append(_struck(settings, kinds, shape, at, rounds, tell))
-    found = [one for chaos in made for one in chaos.judge()]
-    return Result(
-        rounds=len(rounds),
-        kinds={kind: _times(one for one in rounds if one.kind == kind) for kind in settings.kinds},
-        messages=sum(len(trace.got) for chaos in made for trace in chaos.logs.traces),
-        violations=len(found),
-        handled={one: sum(chaos.handled[one] for chaos in made) for one in (*PHASES, _MISSED)},
-        false_removals=sum(len(chaos.false_removals) for chaos in made),
-        examples=found[:_EXAMPLES_MAX],
-        seconds=round(time.monotonic() - began, 1),
-        each=rounds,
-    )
+    return result_of(settings, made, rounds, time.monotonic() - began)
 
 
 def _struck(
@@ -488,6 +471,35 @@ def _struck(
             tell(rounds[-1])
         chaos.end()
     return chaos
+
+
+def result_of(
+    settings: Settings, made: Sequence[Chaos], rounds: Sequence[Round], seconds: float
+) -> Result:
+    """Judge all networks, and return what came of their rounds."""
+    found = [one for chaos in made for one in chaos.judge()]
+    return Result(
+        rounds=len(rounds),
+        kinds={kind: _times(one for one in rounds if one.kind == kind) for kind in settings.kinds},
+        messages=sum(len(trace.got) for chaos in made for trace in chaos.logs.traces),
+        violations=len(found),
+        handled={one: sum(chaos.handled[one] for chaos in made) for one in (*PHASES, _MISSED)},
+        false_removals=sum(len(chaos.false_removals) for chaos in made),
+        examples=found[:_EXAMPLES_MAX],
+        seconds=round(seconds, 1),
+        each=[*rounds],
+    )
+
+
+def all_heard_at(traces: Collection[Trace], called: int, since: int = 0) -> int:
+    """Return when each process had been given reliable messages of all of them since then that were
+    called after `called`; 0 if one has not been yet.
+    """
+    here = {one.process for one in traces}
+    heard = [one.heard_at(called, since) for one in traces]
+    if not all(here <= one.keys() for one in heard):
+        return 0
+    return max(one[source] for one in heard for source in here)
 
 
 def between_racks(traces: Iterable[Trace], called: int) -> int:
