@@ -212,8 +212,10 @@ class World:
         process = process_id(rack, self._serials[rack])
         shape, now = self.shape, self.network.now
         clock = HostClock(self.random, now, shape.skew, shape.drift)
+        # Where memory is small the network takes little, too: both limits are reached.
         config = EndpointConfig(
             interval=T, reorder_budget=shape.reorder_budget, part_max=shape.part_max,
+            under_way_max=shape.reorder_budget,
             barriers_in_data=shape.rewrites, first_psn=shape.first_psn,
         )  # fmt: skip
         endpoint = Endpoint(process, self._serials[rack], clock.now(now), config)

@@ -150,6 +150,8 @@ class EndpointConfig:
     reorder_budget: int = 3_500_000
     #: The largest part of a scattering.
     part_max: int = 32_768
+    #: What is under way to one receiver: sent, and not acknowledged.
+    under_way_max: int = 3_500_000
     #: What `send` took and did not send yet.
     send_buffer: int = 8_000_000
     #: Whether all packets carry aggregated barriers, or beacons only.

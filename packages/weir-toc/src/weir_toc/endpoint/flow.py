@@ -28,8 +28,6 @@ REORDERED_PACKETS = 3
 #: The path to a receiver is cut once the oldest thing that it owes is not answered after so many
 #: timeouts in a row. What is forwarded and not answered is forwarded again after so many intervals.
 CUT_TIMEOUTS, FORWARD_AGAIN = 5, 20
-#: What may be under way to one receiver, in bytes, however much memory it has for what waits there.
-UNDER_WAY_MAX = 3_500_000
 #: What a receiver owes: the ACK of a packet, or a window.
 _PACKET, _WINDOW = 0, 1
 
@@ -219,7 +217,7 @@ class Flow:
         #: The bytes of parts that hold credits: what the receiver's program has not taken counts.
         self.used = 0
         # Whatever memory this process has for what others send to it.
-        self.congestion = CongestionWindow(config.window_min, UNDER_WAY_MAX)
+        self.congestion = CongestionWindow(config.window_min, config.under_way_max)
         self.trips = RoundTrips(4 * interval, 2 * interval, 64 * interval)
         #: Parts that wait for credits, in the order in which they were queued.
         self.queue: deque[tuple[Scattering, Part] | Batch] = deque()
