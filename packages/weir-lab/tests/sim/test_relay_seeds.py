@@ -61,6 +61,16 @@ def test_a_seed_with_relays_replays_to_the_byte() -> None:
     assert first == again
 
 
+@one_in(3)
+@pytest.mark.timeout(120)
+def test_a_reader_goes_on_behind_what_its_relay_lacks() -> None:
+    """What a relay kept began in front of what went past retention before it came there. From the
+    beginning its readers came to that again and again: the simulation's own fault.
+    """
+    outcome = run_seed(83, NODE_TIERS)
+    assert not outcome.violations, outcome.report()
+
+
 @pytest.mark.timeout(120)
 def test_a_grant_that_is_dropped_while_its_lease_is_extended_goes_to_others() -> None:
     assert not run_drawn(993521442).violations

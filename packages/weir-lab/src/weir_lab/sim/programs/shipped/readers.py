@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 
 from weir.client.client import Client
@@ -28,6 +29,8 @@ _CUTS = 0.4
 _QUIET = 5.0
 #: How likely a reader tells of what it has read, by a message of its own.
 _TELLS = 0.15
+#: Where to go on, as an error says it.
+_GO_ON = re.compile(r"start=\{(\d+): (\d+)\}")
 #: How likely one takes its time over a message.
 _DWELLS = 0.15
 
@@ -50,6 +53,8 @@ class ShippedReader(Shipped):
         self._positions: dict[int, int] = {}
         self._read_to: dict[int, int] = {}
         self._resumed = False
+        #: Whether it has been told to go on behind something, which lies behind the beginning.
+        self._passes = False
         self._serial = 0
         #: Whether it is to tell of nothing any more; and how many it tells of just now.
         self.quiet = bool(relays)
@@ -114,12 +119,14 @@ class ShippedReader(Shipped):
         return False
 
     async def _stay(self, client: Client) -> bool:
-        """Follow the topic from its beginning, until it is to end and nothing comes any more.
-        Return whether it came to that.
+        """Follow the topic from its beginning, or behind what it cannot pass, until it is to end
+        and nothing comes any more. Return whether it came to that.
         """
+        start = dict(self._positions) if self._passes else {}
+        self._resumed = bool(start)
         reader = client.reader(
             TOPIC,
-            start="earliest",
+            start=start or "earliest",
             order=self._order,
             read_from=self.world.dice.choice(("leader", "any")),
             value_bytes_max=MIB if self._loads else 0,
@@ -138,7 +145,7 @@ class ShippedReader(Shipped):
         except ValueLost as error:
             self._lost(error)
         except OffsetOutOfRange as error:
-            self._moved_up({}, error)
+            self._moved_up(start, error)
         except Disconnected as error:
             self.world.note(self.name, "reads no more", str(error))
         except WeirError as error:
@@ -237,10 +244,19 @@ class ShippedReader(Shipped):
         self._loads = False
 
     def _moved_up(self, start: Mapping[int, int], error: OffsetOutOfRange) -> None:
-        """What was asked for is past retention: go on at the beginning."""
+        """What was asked for is past retention: go on at the beginning, or where the error says. A
+        relay may keep what lies in front of that: from its beginning one comes here again.
+        """
         if not self.history.retention_bytes:
             self.complain("Durable", f"a reader from {start} was refused: {error!r}")
-        self._positions = {}
+        told = _GO_ON.search(str(error)) if self._relays and self._positions else None
+        if told is None:
+            self._positions = {}
+            return
+        self._passes = True
+        partition, offset = map(int, told.groups())
+        self._positions = {**self._positions, partition: offset}
+        self._read_to[partition] = offset
 
     async def _tell(self, client: Client, stamp: int) -> None:
         """Publish something that is ordered behind what was read."""
