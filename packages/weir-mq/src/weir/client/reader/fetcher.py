@@ -332,15 +332,18 @@ class Fetcher:
             self._replicas.expect(partition, offset)
 
     def _out_of_range(self, partition: int, position: int, nearest: int) -> OffsetOutOfRange:
-        why = (
-            "Messages before it are past retention."
+        # What a relay lacks may lie amid what it has: the earliest would lead here again.
+        why, way = (
+            ("Messages before it are past retention.", "")
             if nearest > position
-            else "The partition ends there: is this the topic, and the system, it was read from?"
+            else (
+                "The partition ends there: is this the topic, and the system, it was read from?",
+                " or start='earliest'",
+            )
         )
         return OffsetOutOfRange(
             f"{self.places.topic}/{partition} has no offset {position}; the nearest one is "
-            f"{nearest}. {why} To go on, read with start={{{partition}: {nearest}}} or "
-            "start='earliest'",
+            f"{nearest}. {why} To go on, read with start={{{partition}: {nearest}}}{way}",
             nearest,
         )
 

@@ -285,7 +285,8 @@ def test_what_is_past_retention_is_told_and_the_earliest_begins_behind_it(fake_b
             whole = [x async for x in w.reader("t", order="total", follow=False)]
             assert [place(x) for x in whole] == sorted(place(x) for x in whole)
             assert min(x.offset for x in whole if x.partition == 1) == 9
-            with pytest.raises(OffsetOutOfRange, match="t/1 has no offset 4; the nearest one is 9"):
+            why = r"t/1 has no offset 4; the nearest one is 9.* with start=\{1: 9\}$"
+            with pytest.raises(OffsetOutOfRange, match=why):
                 await read(w.reader("t", order="total", start={0: 0, 1: 4}), 40)
 
     asyncio.run(scenario())
