@@ -27,7 +27,7 @@ from weir_raft.errors import (
 )
 from weir_raft.follower import Follower
 from weir_raft.leader import Leader
-from weir_raft.membership import Change, Configuration, VoteResult
+from weir_raft.membership import LINEAGE_MAX, Change, Configuration, VoteResult, first_term
 from weir_raft.messages import (
     Append,
     AppendReply,
@@ -145,6 +145,9 @@ class Core:
         result = state.voted(voter, granted, fence)
         if result is VoteResult.WON:
             self.state = Leader(self.node_state, state.fence)
+            if self.node_state.history.is_forced:
+                # First of all entries of the lineage: a snapshot that has any of them has it.
+                self.configure(self.state, self.node_state.configuration)
             # Without an entry of its own term it could commit nothing it inherited. (§3.6.2, §6.4)
             self.state.append(EntryKind.NOOP, None, 0)
         elif result is VoteResult.LOST:
@@ -161,6 +164,8 @@ class Core:
     def follow(self, term: int, leader: int) -> bool:
         """Follow `leader` of `term`, as a shared link says; False if that is over here."""
         node_state, state = self.node_state, self.state
+        if node_state.is_foreign(term):
+            return False
         if term < node_state.term or (term == node_state.term and isinstance(state, Leader)):
             return False
         if term > node_state.term or not isinstance(state, Follower):
@@ -172,8 +177,13 @@ class Core:
     # Messages
 
     def step(self, message: Message) -> None:
-        """Take a message of another member. (Figure 3.1, "Rules for Servers")"""
+        """Take a message of another member. (Figure 3.1, "Rules for Servers")
+
+        Those of another lineage say nothing: who leads there need not have what is committed here.
+        """
         term = self.node_state.hard_state.term
+        if self.node_state.is_foreign(message.term):
+            return
         if isinstance(message, VoteRequest):
             if self._protected(message):
                 return
@@ -259,7 +269,7 @@ class Core:
         """Append a configuration, which is in force from now on, and return its index."""
         data = configuration.pack()
         index = state.append(EntryKind.CONFIGURATION, data, len(data))
-        self.node_state.history.append(index, configuration)
+        self.node_state.history.append(index, configuration, self.node_state.lineage)
         state.reconfigured()
         return index
 
@@ -295,6 +305,27 @@ class Core:
         if node_state.configuration.joint or node_state.history.index > self.log.committed:
             raise ChangePending("a change of the configuration is under way: wait until it is done")
         return self.configure(state, node_state.configuration.changed(change))
+
+    def force(self, lineage: int, voters: tuple[int, ...]) -> None:
+        """Go on as one of these voters alone; refusals as in Node.force."""
+        node_state = self.node_state
+        configuration = Configuration(voters)
+        configuration.validate()
+        if node_state.id not in voters or not 0 < lineage <= LINEAGE_MAX:
+            raise InvalidChange(
+                f"{node_state.id} cannot go on in lineage {lineage} with voters {voters}"
+            )
+        if lineage < node_state.lineage:
+            raise InvalidChange(f"lineage {node_state.lineage} has begun: {lineage} is over")
+        if lineage <= node_state.history.lineage:
+            return  # somebody led in it already
+        if lineage == node_state.lineage and node_state.history.is_forced:
+            return  # it was told before
+        self._follow(max(first_term(lineage), node_state.term))
+        node_state.history.force(lineage, configuration)
+        self.state.deadline = node_state.clock.now
+        if not node_state.alone:
+            self.state.deadline += node_state.timeout()
 
     def read(self, context: int) -> None:
         """Ask for a ReadState; refusals as in Node.read_index."""

@@ -30,7 +30,7 @@ class PreCandidate:
     def voted(self, voter: int, granted: bool) -> VoteResult:
         """Count what `voter`, itself included, would do, and say how it stands."""
         self._votes.setdefault(voter, granted)
-        return self._node_state.configuration.vote_result(self._votes)
+        return self._node_state.vote_result(self._votes)
 
     def ask(self) -> None:
         """Ask everybody else who votes."""
@@ -56,7 +56,7 @@ class Candidate:
         self._votes.setdefault(voter, granted)
         if granted:
             self.fence = max(self.fence, fence)
-        return self._node_state.configuration.vote_result(self._votes)
+        return self._node_state.vote_result(self._votes)
 
     def ask(self) -> None:
         """Ask everybody else who votes: only now that term and log are durable here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir_raft.config import NEVER, Contact
-from weir_raft.membership import Configuration
+from weir_raft.membership import Configuration, lineage_of
 from weir_raft.messages import (
     Append,
     AppendReply,
@@ -94,7 +94,7 @@ class Follower:
     def heard(self) -> None:
         """The leader is there, or a vote was given: wait for a whole timeout again."""
         clock = self._node_state.clock
-        self._heard_at = clock.now
+        self._heard_at = self._node_state.heard_at = clock.now
         if self._contact is None:
             self.deadline = clock.now + self._node_state.timeout()
 
@@ -105,9 +105,16 @@ class Follower:
 
     def rely_no_more(self, wait_ms: int) -> None:
         """The link says nothing any more: campaign after `wait_ms`, and protect nobody."""
+        self.note_contact()
         self._contact = None
         self._heard_at = -NEVER
         self.deadline = self._node_state.clock.now + wait_ms
+
+    def note_contact(self) -> None:
+        """Keep when the leader was last heard of through a shared link."""
+        if self._contact is not None:
+            node_state = self._node_state
+            node_state.heard_at = max(node_state.heard_at, self._contact.heard_at)
 
     @property
     def protects_leader(self) -> bool:
@@ -123,6 +130,7 @@ class Follower:
         """Keep the leader's entries if they follow on what is here. (§3.5)"""
         self.heard()
         log = self._node_state.log
+        self._node_state.heard_commit = max(self._node_state.heard_commit, message.commit)
         prev, entries = message.prev_index, message.entries
         end = prev + len(entries)
         if entries and (entries[0].index != prev + 1 or entries[-1].index != end):
@@ -214,7 +222,7 @@ class Follower:
         )
         node_state.pending.supersede(1)
         node_state.log.restore(snapshot)
-        node_state.history.restart(meta.index, meta.configuration)
+        node_state.history.restart(meta.index, meta.configuration, lineage_of(meta.term))
         node_state.pending.snapshot = snapshot
         node_state.pending.installing += 1
         self._matched = self._target = meta.base_index
@@ -240,7 +248,8 @@ class Follower:
             # What a snapshot already covers may be filled in below it, and is not in force.
             if entry.kind is EntryKind.CONFIGURATION and entry.index > node_state.history.index:
                 assert isinstance(entry.data, bytes)
-                node_state.history.append(entry.index, Configuration.unpack(entry.data))
+                configuration = Configuration.unpack(entry.data)
+                node_state.history.append(entry.index, configuration, lineage_of(entry.term))
 
     def ask_again(self) -> None:
         """Let the leader say again how it is with this member, though nothing else is to be said:

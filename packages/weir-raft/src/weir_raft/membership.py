@@ -8,12 +8,28 @@ it is in a node's log, committed or not.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
 from weir_raft.errors import InvalidChange, InvalidConfig, StorageError
+
+
+#: Terms of one lineage: no group holds more elections before an operator forces its members.
+_LINEAGE_TERMS = 1 << 32
+#: A term must fit its field, with some to come.
+LINEAGE_MAX = (1 << 30) - 1
+
+
+def lineage_of(term: int) -> int:
+    """Return the lineage that a term is of: how often its group was forced, at most."""
+    return term // _LINEAGE_TERMS
+
+
+def first_term(lineage: int) -> int:
+    """Return the term in which nobody leads, below all others of a lineage."""
+    return lineage * _LINEAGE_TERMS
 
 
 class VoteResult(Enum):
@@ -155,25 +171,51 @@ class Configuration:
 
 
 class History:
-    """The configurations in a node's log, oldest first; the newest counts. (§4.1)"""
+    """The configurations in a node's log, oldest first; the newest counts. (§4.1)
 
-    __slots__ = ("_known", "newest")
+    One that was forced counts instead until the log has one of its lineage.
+    """
+
+    __slots__ = ("_forced", "_known", "_lineages", "newest")
 
     def __init__(
-        self, index: int, first: Configuration, later: Iterable[tuple[int, bytes]] = ()
+        self,
+        index: int,
+        first: Configuration,
+        later: Iterable[tuple[int, bytes]] = (),
+        lineage_at: Callable[[int], int] = lambda index: 0,
     ) -> None:
-        """Begin with what is in force as of `index`; `later` are entries of the log above that."""
+        """Begin with what is in force as of `index`; `later` are entries of the log above that.
+        `lineage_at` tells of which lineage the entry at an index is.
+        """
+        self._forced: tuple[int, Configuration] | None = None
         self._known = [(index, first)]
         for index, data in later:
             if index <= self._known[-1][0]:
                 raise StorageError(f"configuration {index} is not above {self._known[-1][0]}")
             self._known.append((index, Configuration.unpack(data)))
+        self._lineages = [lineage_at(index) for index, _ in self._known]
         self.newest = self._known[-1][1]
 
     @property
     def index(self) -> int:
         """The index of the newest configuration's entry."""
         return self._known[-1][0]
+
+    @property
+    def lineage(self) -> int:
+        """The lineage of the newest configuration's entry."""
+        return self._lineages[-1]
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether what counts is not in the log: it was forced, and nobody led by it yet."""
+        return self._forced is not None and self._lineages[-1] < self._forced[0]
+
+    def force(self, lineage: int, configuration: Configuration) -> None:
+        """Let this count until an entry of `lineage`, or a later one, puts another in force."""
+        self._forced = lineage, configuration
+        self._choose()
 
     def at(self, index: int) -> Configuration:
         """The configuration as of entry `index`, which must not be forgotten."""
@@ -183,23 +225,32 @@ class History:
                 found = configuration
         return found
 
-    def append(self, index: int, configuration: Configuration) -> None:
-        """The log's entry `index` puts `configuration` in force."""
+    def append(self, index: int, configuration: Configuration, lineage: int = 0) -> None:
+        """The log's entry `index`, of this lineage, puts `configuration` in force."""
         self._known.append((index, configuration))
-        self.newest = configuration
+        self._lineages.append(lineage)
+        self._choose()
 
     def supersede(self, index: int) -> None:
         """The log's entries from `index` on are gone."""
         while len(self._known) > 1 and self._known[-1][0] >= index:
             self._known.pop()
-        self.newest = self._known[-1][1]
+            self._lineages.pop()
+        self._choose()
 
-    def restart(self, index: int, configuration: Configuration) -> None:
-        """A snapshot as of `index` replaces all that was known."""
+    def restart(self, index: int, configuration: Configuration, lineage: int = 0) -> None:
+        """A snapshot as of `index`, an entry of this lineage, replaces all that was known."""
         self._known = [(index, configuration)]
-        self.newest = configuration
+        self._lineages = [lineage]
+        self._choose()
 
     def forget(self, index: int) -> None:
         """Nobody asks for what was in force below `index` any more."""
         while len(self._known) > 1 and self._known[1][0] <= index:
-            del self._known[0]
+            del self._known[0], self._lineages[0]
+
+    def _choose(self) -> None:
+        self.newest = self._known[-1][1]
+        if self.is_forced:
+            assert self._forced is not None
+            self.newest = self._forced[1]

@@ -183,6 +183,43 @@ class Node:
         self.touched = True
         return self.core.change(change)
 
+    @property
+    def lineage(self) -> int:
+        """How often the group's members were forced, as far as the current term tells: messages of
+        another lineage are not taken.
+        """
+        return self.core.node_state.lineage
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether voters were forced here of which none has led yet."""
+        return self.core.node_state.history.is_forced
+
+    @property
+    def heard(self) -> tuple[int, int]:
+        """How long ago a leader was last heard of, in ms (-1: never since the start), and through
+        where the log was committed by what it said.
+        """
+        node_state, state = self.core.node_state, self.core.state
+        if isinstance(state, Follower):
+            state.note_contact()
+        at, commit = node_state.heard_at, max(node_state.heard_commit, node_state.log.committed)
+        return (-1 if at < 0 else node_state.clock.now - at), commit
+
+    def force(self, lineage: int, voters: tuple[int, ...]) -> None:
+        """Go on as one of `voters` alone, in a lineage above that of all others, whatever the log
+        says who votes: what a majority of those had may be lost.
+
+        Each of them must be told, and the first election is won with the votes of all: so nothing
+        that any of them knows to be committed goes. Who is not among them takes no part any more,
+        and what it says later is not taken. What was told is in memory until somebody has led: a
+        node that starts again before is told anew. Without effect once somebody has. Raises
+        InvalidChange for a lineage that is over, or without this node among the voters.
+        """
+        self._active.add(self._group)
+        self.touched = True
+        self.core.force(lineage, voters)
+
     def read_index(self, context: int) -> None:
         """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.
 

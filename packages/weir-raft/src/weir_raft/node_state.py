@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from weir_raft.config import Config, NodeContext, OwnContext
+from weir_raft.config import NEVER, Config, NodeContext, OwnContext
 from weir_raft.log_view import LogView
-from weir_raft.membership import Configuration, History
+from weir_raft.membership import Configuration, History, VoteResult, lineage_of
 from weir_raft.ready import Pending
 from weir_raft.storage import NOBODY, HardState, Storage
 
@@ -20,6 +20,8 @@ class NodeState:
         "contacts",
         "durable_term",
         "hard_state",
+        "heard_at",
+        "heard_commit",
         "history",
         "id",
         "log",
@@ -47,12 +49,17 @@ class NodeState:
             snapshot.index if snapshot else 0,
             storage.configuration() or Configuration(config.voters, (), config.learners),
             storage.configurations(),
+            self._lineage_at,
         )
         self.hard_state = storage.hard_state()
         #: The current term: that of the hard state.
         self.term = self.hard_state.term
         #: The term of the last hard state that is durable.
         self.durable_term = self.hard_state.term
+        #: When a leader was last heard of, and through where it had committed: what a copy that is
+        #: forced knows of the rest.
+        self.heard_at = -NEVER
+        self.heard_commit = 0
         #: What the host is to be told, and has yet to make durable.
         self.pending = Pending()
 
@@ -65,6 +72,29 @@ class NodeState:
     def configuration(self) -> Configuration:
         """Who belongs to the group."""
         return self.history.newest
+
+    @property
+    def lineage(self) -> int:
+        """The lineage of the current term."""
+        return lineage_of(self.term)
+
+    def is_foreign(self, term: int) -> bool:
+        """Whether a term is of another lineage than this node, whose log says nothing of that one:
+        what was committed there may not be here, or the other way round. A node that was never
+        told anything belongs to none yet.
+        """
+        return self.term > 0 and lineage_of(term) != lineage_of(self.term)
+
+    def vote_result(self, votes: Mapping[int, bool]) -> VoteResult:
+        """How an election stands. Where the voters were forced, all of them have to agree: any may
+        know of a committed entry that a majority of them lacks.
+        """
+        if not self.history.is_forced:
+            return self.configuration.vote_result(votes)
+        said = [votes.get(voter) for voter in self.configuration.voters]
+        if False in said:
+            return VoteResult.LOST
+        return VoteResult.PENDING if None in said else VoteResult.WON
 
     @property
     def alone(self) -> bool:
@@ -84,6 +114,9 @@ class NodeState:
         if history.newest.counts(self.id):
             return True
         return history.index > log.committed and history.at(history.index - 1).counts(self.id)
+
+    def _lineage_at(self, index: int) -> int:
+        return lineage_of(self.log.term(index)) if index else 0
 
     def enter(self, term: int, vote: int = NOBODY) -> None:
         """Take a term, or a vote in it, that is to become durable."""
