@@ -30,7 +30,7 @@ from weir_raft.errors import (
 )
 from weir_raft.follower import Arriving
 from weir_raft.groups.multi import Multi
-from weir_raft.membership import Change, Configuration
+from weir_raft.membership import LINEAGE_MAX, Change, Configuration, lineage_of
 from weir_raft.messages import (
     Append,
     AppendReply,
@@ -53,6 +53,7 @@ from weir_raft.replication import Progress, ProgressState
 from weir_raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
 
 __all__ = [
+    "LINEAGE_MAX",
     "Append",
     "AppendReply",
     "Arriving",
@@ -102,6 +103,7 @@ __all__ = [
     "VoteReply",
     "VoteRequest",
     "__version__",
+    "lineage_of",
 ]
 
 __version__ = "0.1.0"

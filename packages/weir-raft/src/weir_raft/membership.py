@@ -15,7 +15,6 @@ from itertools import repeat
 
 from weir_raft.errors import InvalidChange, InvalidConfig, StorageError
 
-
 #: Terms of one lineage: no group holds more elections before an operator forces its members.
 _LINEAGE_TERMS = 1 << 32
 #: A term must fit its field, with some to come.

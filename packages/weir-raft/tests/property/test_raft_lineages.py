@@ -104,6 +104,11 @@ def test_learners_go_on_with_all_that_any_of_them_knew_while_home_lives() -> Non
     assert differing > SEEDS // 2  # the lineages were two
 
 
+def _promote_many() -> None:
+    for seed in range(4 * SEEDS):
+        promote(seed)
+
+
 def a_majority_elects(patch: Patch) -> None:
     def vote_result(self: NodeState, votes: dict[int, bool]) -> VoteResult:
         return self.configuration.vote_result(votes)
@@ -132,5 +137,4 @@ def nobody_writes_who_votes(patch: Patch) -> None:
 def test_planted_faults_are_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, raft.StorageError, raft.OutOfOrder)):
-        for seed in range(4 * SEEDS):
-            promote(seed)
+        _promote_many()

@@ -339,7 +339,7 @@ class Groups:
     def _lies_here(self, group: int) -> bool:
         """Return whether this node is to hold a group, or may still be needed by it."""
         nodes, voters = self._topics.catalog.nodes, self._topics.catalog.voters(group)
-        needed = (*voters, *nodes.leaving(group))
+        needed = (*voters, *nodes.leaving(group), *nodes.learners(group))
         return not voters or nodes.voter(group, self._identity.node) in needed
 
     def _comes_again(self, group: Group) -> bool:

@@ -316,6 +316,7 @@ UNAUDITED: Sequence[type[Any]] = (
     reg.NodeJoined,
     reg.ProducerOpened,
     reg.SetJoined,
+    reg.GroupsFollowed,
     reg.TopicGrown,
     sec.DeviceUsed,
 )

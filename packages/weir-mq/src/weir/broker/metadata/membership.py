@@ -22,8 +22,9 @@ from weir.broker.metadata.placement import (
     moved_off,
     respread,
 )
-from weir.broker.metadata.spread import ONE_SET
+from weir.broker.metadata.spread import ONE_SET, Rule, followed
 from weir.broker.records.registry import (
+    GroupsFollowed,
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
@@ -306,13 +307,17 @@ class Membership:
         group, lost = request.group, request.voter
         nodes = self._catalog.nodes
         voters = nodes.voters(group)
+        if lost in nodes.followers.get(group, ()) and not self._placing:
+            kept = [voter for voter in nodes.followers[group] if voter != lost]
+            self._follow({group: (*kept, _next_life(lost))})
+            return
         if len(voters) == 1 or self._placing:
             return
         others = {one for one in nodes.returning(group) if node_of(one) != node_of(lost)}
         # A leader that knows of these others says so: who learnt then votes with them, or not yet.
         if others and not others | {lost} <= self._learning.get(group, frozenset()):
             return
-        again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
+        again = _next_life(lost)
         if lost in voters:
             self._place({group: tuple(again if voter == lost else voter for voter in voters)})
         elif lost in nodes.learners(group):
@@ -339,6 +344,11 @@ class Membership:
     def look_again(self) -> None:
         """Decide anew where groups go: what placements keep to may have changed."""
         self._balanced = False
+
+    def placed_new(self) -> None:
+        """There are new groups: where home has learners elsewhere, they get some, too."""
+        if self._catalog.nodes.uses_sets and self._catalog.spread.rule is Rule.HOME:
+            self.look_again()
 
     def rebalance(self) -> None:
         """As the leader, decide where groups go that lie on draining nodes, that their sets do not
@@ -371,7 +381,15 @@ class Membership:
         if spread is not ONE_SET or not nodes.uses_sets:
             take(evened(placements, active, load, nodes.voter, spread))
         self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
+        learners, held = nodes.followers, load.held
+        self._follow(followed(placements, learners, active, held, nodes.voter, spread))
         self._balanced = True
+
+    def _follow(self, learners: dict[int, Placement]) -> None:
+        rows = list(learners.items())
+        for first in range(0, len(rows), _PLACED_TOGETHER):
+            some = rows[first : first + _PLACED_TOGETHER]
+            self._placing.add(self._registry.propose(GroupsFollowed(some)))
 
     def _place(self, placements: dict[int, Placement]) -> None:
         rows = list(placements.items())
@@ -448,5 +466,11 @@ class Membership:
         return known
 
 
+def _next_life(voter: int) -> int:
+    """Return the id of a node that comes back to a group with nothing that it had."""
+    return voter_of(node_of(voter), (incarnation_of(voter) + 1) % (1 << INCARNATION_BITS))
+
+
 def _on(nodes: Nodes, node: int) -> Sequence[int]:
-    return [group for group, to in nodes.placements.items() if node in map(node_of, to)]
+    held = (*nodes.placements.items(), *nodes.followers.items())
+    return [group for group, to in held if node in map(node_of, to)]

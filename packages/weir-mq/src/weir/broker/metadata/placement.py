@@ -8,13 +8,14 @@ every replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from weir.broker.metadata.spread import ONE_SET, UNDECLARED, Declared, Spread
 from weir.broker.records.registry import (
+    GroupsFollowed,
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
@@ -55,6 +56,11 @@ class Load(msgspec.Struct):
     def copy(self) -> Load:
         """Return one to reckon with."""
         return Load(dict(self.held), dict(self.led))
+
+    def follow(self, learners: Placement, by: int = 1) -> None:
+        """Count learners, or with -1 count them no more."""
+        for node in map(node_of, learners):
+            self.held[node] = self.held.get(node, 0) + by
 
     def add(self, placement: Placement, by: int = 1) -> None:
         """Count a placement, or with -1 count it no more."""
@@ -322,6 +328,7 @@ class Nodes:
     """Nodes by id, and placements by group. Ids of nodes are never reused."""
 
     __slots__ = (
+        "_followers",
         "_founders",
         "_leaving",
         "_left",
@@ -338,6 +345,8 @@ class Nodes:
         self._placements: dict[int, Placement] = {}
         #: The voters of a group when it was new, where others vote now.
         self._founders: dict[int, Placement] = {}
+        #: Who has a copy of a group without voting, by group; every node has the registry.
+        self._followers: dict[int, Placement] = {}
         #: How many replicas a topic's groups are to have, where that was asked for.
         self._wanted: dict[int, int] = {}
         #: The nodes that a group still needs while it moves to others, by group.
@@ -411,7 +420,7 @@ class Nodes:
     def learners(self, group: int) -> Placement:
         """Return who is to have a copy of a group without voting: of the registry, every node."""
         if group != REGISTRY_GROUP:
-            return ()
+            return self._followers.get(group, ())
         voting = set(map(node_of, self.voters(group)))
         return tuple(self.voter(group, node.id) for node in self.all() if node.id not in voting)
 
@@ -420,7 +429,8 @@ class Nodes:
 
         Everybody has the registry, so nobody ever comes to it anew.
         """
-        for voter in (*self.voters(group), *self.leaving(group)):
+        followers = self._followers.get(group, ())
+        for voter in (*self.voters(group), *self.leaving(group), *followers):
             if node_of(voter) == node:
                 return voter
         left = self._left.get((group, node))
@@ -443,6 +453,11 @@ class Nodes:
     def wanted(self, group: int) -> int:
         """Return how many replicas a group was asked to have; 0: as many as is the rule."""
         return self._wanted.get(group, 0)
+
+    @property
+    def followers(self) -> Mapping[int, Placement]:
+        """The learners of every group of a topic that has any."""
+        return self._followers
 
     @property
     def placements(self) -> Mapping[int, Placement]:
@@ -471,6 +486,7 @@ class Nodes:
             self._wanted.pop(group, None)
             self._founders.pop(group, None)
             self._leaving.pop(group, None)
+            self.load.follow(self._followers.pop(group, ()), -1)
         gone = set(groups)
         self._left = {key: n for key, n in self._left.items() if key[0] not in gone}
 
@@ -487,15 +503,19 @@ class Nodes:
                 self._nodes[node] = self._known(node)._replace(brokerset=brokerset)
             case NodeExpected(node, key):
                 self._expect(node, key)
-            case GroupsPlaced(rows):
-                for group, voters in rows:
-                    self._move(group, tuple(voters))
-            case GroupsSettled(rows):
-                for group, voters in rows:
-                    if set(voters) == set(self.voters(group)):
-                        self._settle(group)
             case LevelRaised(level):
                 self.level = max(self.level, level)
+            case _:
+                self._place(record)
+
+    def _place(self, record: GroupsPlaced | GroupsFollowed | GroupsSettled) -> None:
+        for group, members in record.rows:
+            if isinstance(record, GroupsPlaced):
+                self._move(group, tuple(members))
+            elif isinstance(record, GroupsFollowed):
+                self._follow(group, tuple(members))
+            elif set(members) == set(self.voters(group)):
+                self._settle(group)
 
     def _change(self, node: int, state: str) -> None:
         known = self._known(node)
@@ -539,9 +559,31 @@ class Nodes:
         self.load.add(before or (), -1)
         self.load.add(voters)
         self._placements[group] = voters
+        if any(voter in voters for voter in self._followers.get(group, ())):
+            self._follow(group, self._followers[group])
+
+    def _follow(self, group: int, learners: Placement) -> None:
+        """Let these learn, but for those that vote."""
+        voters = self._placements.get(group)
+        if voters is None:
+            return  # its topic was deleted meanwhile
+        before = self._followers.pop(group, ())
+        needed = {*learners, *voters, *self.leaving(group)}
+        for voter in before:
+            if voter not in needed:  # it comes back as another
+                self._left[group, node_of(voter)] = incarnation_of(voter)
+        voting = set(map(node_of, voters))
+        after = tuple(voter for voter in learners if node_of(voter) not in voting)
+        self.load.follow(before, -1)
+        self.load.follow(after)
+        if after:
+            self._followers[group] = after
 
     def _settle(self, group: int) -> None:
+        staying = self._followers.get(group, ())
         for voter in reversed(self._leaving.pop(group, ())):  # of a node, the newest is the first
+            if voter in staying:
+                continue
             # A node that votes in the registry no more still has it, and keeps its incarnation.
             stays = group == REGISTRY_GROUP
             self._left[group, node_of(voter)] = incarnation_of(voter) - stays
@@ -558,16 +600,17 @@ class Nodes:
         """Return the state as MessagePack can hold it."""
         sets = {n.id: n.brokerset for n in self._nodes.values() if n.brokerset != SET_UNKNOWN}
         keys = {n.id: n.join_key for n in self._nodes.values() if n.join_key}
+        followers = list(self._followers.items())
         return (
             self.level,
-            # Without sets and keys, which earlier releases would not know: they come last.
+            # What earlier releases would not know comes last, and where there is none not at all.
             [tuple(node)[:-2] for node in self._nodes.values()],
             list(self._placements.items()),
             list(self._founders.items()),
             list(self._wanted.items()),
             list(self._leaving.items()),
             [(*key, incarnation) for key, incarnation in self._left.items()],
-            *((sets, keys) if keys else (sets,) if sets else ()),
+            *_trimmed(sets, keys, followers),
         )
 
     @classmethod
@@ -575,7 +618,7 @@ class Nodes:
         """Return the state that `encode` gave."""
         nodes = cls()
         nodes.level, infos, placements, founders, wanted, leaving, left, *more = data
-        sets, keys = [*more, {}, {}][:2]
+        sets, keys, followers = [*more, *({}, {}, ())[len(more) :]]
         infos = [NodeInfo(*info) for info in infos]
         nodes._nodes = {
             info.id: info._replace(
@@ -592,7 +635,17 @@ class Nodes:
             if not placement or len(set(placement)) < len(placement):
                 raise ValueError(f"group {group} is on {placement}, which is no configuration")
             nodes.load.add(placement)
+        for group, learners in followers:
+            nodes._follow(group, tuple(learners))
         return nodes
+
+
+def _trimmed(*parts: Collection[object]) -> tuple[object, ...]:
+    """Return parts up to the last one that holds something."""
+    kept = len(parts)
+    while kept and not parts[kept - 1]:
+        kept -= 1
+    return parts[:kept]
 
 
 def _removed(node: int) -> UnknownNode:

@@ -208,7 +208,7 @@ class GroupMover:
     def _move(
         self, group: Led, there: Configuration, voters: Placement, learners: Placement
     ) -> None:
-        if there.learners:
+        if set(there.learners) - set(learners):  # they are to vote, or go
             self._learning += 1
         me = group.voter
         is_current, is_near = current_members(group.node), near_members(group.node)

@@ -29,6 +29,7 @@ from weir.broker.records.entries import ControlRecord, Payload, of_control
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.registry import (
     Attributed,
+    GroupsFollowed,
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
@@ -342,6 +343,7 @@ class Registry:
                 self._created(index, record)
             case TopicAltered() | TopicClusterPaused() | TopicDeleted() as record:
                 self.administration.apply(index, record)
+                self.membership.placed_new()
             case TopicGrown() as record:
                 self.administration.grown(record)
             case TopicEnds() as record:
@@ -352,7 +354,7 @@ class Registry:
                 self.membership.apply(index, record)
             case LevelRaised() as record:
                 self.membership.apply(index, record)
-            case GroupsPlaced() | GroupsSettled() as record:
+            case GroupsPlaced() | GroupsFollowed() | GroupsSettled() as record:
                 self.membership.apply(index, record)
                 self._moved(record)
             case ProducerOpened() as record:
@@ -370,7 +372,7 @@ class Registry:
         if waiter is not None:
             self._answer(waiter, outcome)
 
-    def _moved(self, record: GroupsPlaced | GroupsSettled) -> None:
+    def _moved(self, record: GroupsPlaced | GroupsFollowed | GroupsSettled) -> None:
         """Let groups be opened that are to lie here from now on, and closed that need not."""
         for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
             if topic is not None:
@@ -447,6 +449,7 @@ class Registry:
             return
         if is_new:
             self._groups.open_topic(topic)
+            self.membership.placed_new()
         if waiting is None:
             return
         caller, request = waiting

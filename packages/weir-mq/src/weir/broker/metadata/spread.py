@@ -1,15 +1,18 @@
 """How the voters of a group are spread over the core's BrokerSets: decided from the state alone.
 
 With three sets or more, each group keeps a majority without any one of them. With two, voters lie
-in the home set, as far as it has nodes, and the other set may be lost. One set makes no difference.
+in the home set, as far as it has nodes, and the other set may be lost; it has as many learners as
+there are voters, which go on when home is lost for good. One set makes no difference.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
+
+from weir.model.ids import REGISTRY_GROUP, node_of
 
 #: With fewer replicas no set can be missed: two need both, and one is all.
 _REPLICAS_TO_MISS_ONE = 3
@@ -107,8 +110,45 @@ class Spread:
             return sum(max(n - most, 0) for n in Counter(map(self._of, nodes)).values())
         return len(self.misplaced(nodes))
 
+    def away(self, nodes: Iterable[int]) -> list[int]:
+        """Return those of some nodes that are to have a copy of each group without voting."""
+        if self.rule is not Rule.HOME:
+            return []
+        return [node for node in nodes if self._of(node) != self._home]
+
     def _of(self, node: int) -> int:
         return self._set_of.get(node, self._home)
+
+
+def followed(
+    placements: Mapping[int, tuple[int, ...]],
+    learners: Mapping[int, tuple[int, ...]],
+    nodes: Sequence[int],
+    held: Mapping[int, int],
+    newcomer: Callable[[int, int], int],
+    spread: Spread,
+) -> dict[int, tuple[int, ...]]:
+    """Return the learners of the groups that are to have others than they have: as many as voters,
+    as far as there are `nodes` away, those that hold the fewest groups first. Who learns stays.
+    """
+    away, counts = spread.away(nodes), Counter(held)
+    found: dict[int, tuple[int, ...]] = {}
+    for group, voters in placements.items():
+        if group == REGISTRY_GROUP:
+            continue  # every node has it
+        before = learners.get(group, ())
+        voting = set(map(node_of, voters))
+        free = [node for node in away if node not in voting]
+        kept = [one for one in before if node_of(one) in free][: len(voters)]
+        free = [node for node in free if node not in map(node_of, kept)]
+        while free and len(kept) < len(voters):
+            best = min(free, key=lambda node: (counts[node], node))
+            free.remove(best)
+            counts[best] += 1
+            kept.append(newcomer(group, best))
+        if tuple(kept) != before:
+            found[group] = tuple(kept)
+    return found
 
 
 def _most(replicas: int) -> int:

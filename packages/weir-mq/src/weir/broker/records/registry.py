@@ -18,6 +18,7 @@ from weir.topology.sets import Topology
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
+Learners = tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...]
 
 JoinKey = Annotated[bytes, Meta(min_length=JOIN_KEY_BYTES, max_length=JOIN_KEY_BYTES)]
 
@@ -173,6 +174,14 @@ class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     rows: list[tuple[Number, Voters]]
 
 
+class GroupsFollowed(Record, frozen=True, array_like=True, tag="followed"):
+    """Registry: who is to have a copy of groups without voting: (group, its learners). From format
+    level 3 on.
+    """
+
+    rows: list[tuple[Number, Learners]]
+
+
 class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
     """Registry: groups that were to move are where these voters have them: whoever had them before
     is needed no more.
@@ -197,7 +206,14 @@ class TopologyApplied(msgspec.Struct, frozen=True, array_like=True, tag="topolog
 
 
 NodeRecord = (
-    NodeJoined | NodeChanged | SetJoined | NodeExpected | GroupsPlaced | GroupsSettled | LevelRaised
+    NodeJoined
+    | NodeChanged
+    | SetJoined
+    | NodeExpected
+    | GroupsPlaced
+    | GroupsFollowed
+    | GroupsSettled
+    | LevelRaised
 )
 SchemaRecord = SchemaVersionAdded | SchemaRuleSet
 SystemRecord = AccessRecord | FleetRecord | SecretsRewrapped | QuotaRecord | TopologyApplied

@@ -48,8 +48,10 @@ _BEAT, _REFILL_ASK = int(FrameKind.BEAT), int(FrameKind.REFILL_ASK)
 _LARGE = (raft.Append, raft.InstallSnapshot)
 
 
-#: No set holds more elections while one of its nodes is away: four billion.
+#: A lineage has four billion terms: no group holds more elections.
 _TERMS_AHEAD_MAX = 1 << 32
+#: No system is promoted more often while one of its nodes is away.
+_LINEAGES_AHEAD_MAX = 64
 #: Nor does a log grow by more entries meanwhile.
 _INDEXES_AHEAD_MAX = 1 << 40
 #: A promised stamp follows the clock of the leader that asked for it.
@@ -364,7 +366,7 @@ def _check_level(message: raft.Message, level: int) -> None:
 
 def _check_term(node: raft.Node, term: int) -> None:
     # What is not above the bound alone is not asked of the node: as nearly every term.
-    if term > _TERMS_AHEAD_MAX and term > node.term + _TERMS_AHEAD_MAX:
+    if term > _TERMS_AHEAD_MAX and raft.lineage_of(term) > node.lineage + _LINEAGES_AHEAD_MAX:
         raise ImpossibleMessage(f"term {term:,} is told, where term {node.term:,} is known")
 
 

@@ -14,6 +14,7 @@ from weir.broker.metadata.spread import UNDECLARED, Declared, Rule
 from weir.broker.metadata.topology import check_fit
 from weir.broker.records.entries import decode_control, encode_control
 from weir.broker.records.registry import (
+    GroupsFollowed,
     LevelRaised,
     NodeChanged,
     NodeJoined,
@@ -24,9 +25,15 @@ from weir.broker.records.registry import (
 )
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, UnknownNode
-from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of
+from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, incarnation_of, node_of
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
-from weir.protocol.client.nodes import NodeList, ReportSet, ReportSettled, SetInfo
+from weir.protocol.client.nodes import (
+    NodeList,
+    ReportLost,
+    ReportSet,
+    ReportSettled,
+    SetInfo,
+)
 from weir.topology.sets import SetNode, SetRow, Topology
 
 
@@ -257,3 +264,124 @@ def test_a_node_that_was_removed_counts_no_more() -> None:
     assert nodes.spread(Declared({}, 2)).rule is Rule.HOME
     assert nodes.spread(Declared({}, 2)).rank(1, ()) == 1
     assert nodes.voters(REGISTRY_GROUP) == ()
+
+
+def learners_of(leader: Leader, groups: list[int]) -> list[list[int]]:
+    nodes = leader.catalog.nodes
+    return [sorted(map(node_of, nodes.learners(group))) for group in groups]
+
+
+def held(leader: Leader) -> Counter[int]:
+    """Return how many groups each node holds, counted anew."""
+    nodes = leader.catalog.nodes
+    rows = (*nodes.placements.values(), *nodes.followers.values())
+    return Counter(node_of(voter) for voters in rows for voter in voters)
+
+
+def two_sets(home: int = 3, away: int = 3) -> Leader:
+    leader = Leader(home + away)
+    leader.say(*[1] * home, *[2] * away)
+    leader.arrive()
+    return leader
+
+
+def learning(leader: Leader, partitions: int = 1) -> list[int]:
+    groups = leader.topic(partitions)
+    leader.membership.placed_new()
+    leader.settle()
+    return groups
+
+
+def test_of_two_sets_the_other_one_learns_what_is_voted_on_at_home() -> None:
+    leader = two_sets()
+    groups = learning(leader, 6)
+    assert [leader.sets_of(group) for group in groups] == [[1, 1, 1]] * 6
+    assert learners_of(leader, groups) == [[4, 5, 6]] * 6
+    assert +Counter(leader.catalog.nodes.load.held) == held(leader)
+    before = len(leader.proposed)
+    leader.membership.look_again()
+    leader.settle()
+    assert len(leader.proposed) == before
+
+
+def test_where_away_has_fewer_nodes_than_voters_each_learns_and_loads_are_even() -> None:
+    leader = two_sets(3, 4)
+    groups = learning(leader, 8)
+    counts = Counter(node for nodes in learners_of(leader, groups) for node in nodes)
+    assert set(counts.values()) == {6}
+    few = two_sets(3, 1)
+    assert learners_of(few, learning(few, 2)) == [[4]] * 2
+
+
+def test_one_set_has_no_learners_and_a_third_set_ends_them() -> None:
+    leader = Leader(3)
+    assert learners_of(leader, learning(leader)) == [[]]
+    leader = two_sets()
+    groups = learning(leader, 6)
+    leader.propose(NodeJoined(7, "host7", 6800, 2, FORMAT_LEVEL_TOPOLOGY))
+    leader.settle()
+    leader.membership.take_report(ReportSet(7, 3))
+    leader.settle()
+    assert leader.catalog.spread.rule is Rule.APART
+    assert learners_of(leader, groups) == [[]] * 6
+
+
+def test_a_drained_learner_makes_way_and_comes_back_as_another() -> None:
+    leader = two_sets(3, 3)
+    groups = learning(leader)
+    nodes = leader.catalog.nodes
+    before = nodes.voter(groups[0], 4)
+    leader.propose(NodeChanged(4, "draining"))
+    leader.settle()
+    assert learners_of(leader, groups) == [[5, 6]]
+    leader.propose(NodeChanged(4, "active"))
+    leader.settle()
+    assert learners_of(leader, groups) == [[4, 5, 6]]
+    after = nodes.voter(groups[0], 4)
+    assert (node_of(after), incarnation_of(after)) == (4, incarnation_of(before) + 1)
+
+
+def test_a_learner_that_lost_its_log_comes_back_as_another() -> None:
+    leader = two_sets()
+    groups = learning(leader)
+    nodes = leader.catalog.nodes
+    lost = nodes.voter(groups[0], 5)
+    for _ in range(2):  # the second time it is known by then
+        leader.membership.take_report(ReportLost(groups[0], lost))
+        leader.settle()
+        assert learners_of(leader, groups) == [[4, 5, 6]]
+        assert incarnation_of(nodes.voter(groups[0], 5)) == incarnation_of(lost) + 1
+
+
+def test_another_home_makes_voters_of_learners_without_a_copy() -> None:
+    leader = two_sets()
+    groups = learning(leader)
+    nodes = leader.catalog.nodes
+    learners = nodes.learners(groups[0])
+    hosts = [tuple(SetNode(n, f"host{n}", 6800) for n in range(at, at + 3)) for at in (1, 4)]
+    rows = [SetRow(n, f"set{n}", "core", nodes=there) for n, there in enumerate(hosts, 1)]
+    leader.catalog.topology.apply(TopologyApplied(1, Topology(2, tuple(rows))))
+    leader.membership.look_again()
+    leader.settle()
+    assert set(nodes.voters(groups[0])) == set(learners)
+    assert learners_of(leader, groups) == [[1, 2, 3]]
+    assert {nodes.voter(groups[0], node) for node in (1, 2, 3)} == set(nodes.leaving(groups[0]))
+    leader.arrive()
+    leader.settle()
+    assert learners_of(leader, groups) == [[1, 2, 3]]
+    assert not any(map(incarnation_of, nodes.learners(groups[0])))
+    assert +Counter(nodes.load.held) == held(leader)
+
+
+def test_learners_are_kept() -> None:
+    leader = two_sets()
+    groups = learning(leader, 6)
+    nodes = leader.catalog.nodes
+    copy = Nodes.decode(nodes.encode())
+    assert copy.followers == nodes.followers
+    assert Counter(copy.load.held) == +Counter(nodes.load.held)
+    nodes.drop(groups)
+    assert not nodes.followers
+    assert +Counter(nodes.load.held) == held(leader)
+    nodes.apply(GroupsFollowed([(groups[0], (4 << 20,))]))  # of a topic that is gone
+    assert not nodes.followers

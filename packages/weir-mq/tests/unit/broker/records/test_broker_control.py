@@ -37,6 +37,7 @@ RECORDS: list[c.ControlRecord] = [
     reg.SetJoined(2, 7),
     reg.NodeExpected(2, bytes(32)),
     reg.GroupsPlaced([(65536, (65536, 131072))]),
+    reg.GroupsFollowed([(65536, (65536, 131072)), (65537, ())]),
     reg.GroupsSettled([(65536, (65536, 131072))]),
     reg.LevelRaised(2),
     reg.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
