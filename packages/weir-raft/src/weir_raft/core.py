@@ -327,6 +327,13 @@ class Core:
         if not node_state.alone:
             self.state.deadline += node_state.timeout()
 
+    def retire(self, lineage: int) -> None:
+        """Lead and vote in no lineage below this one; refusals as in Node.retire."""
+        if not 0 < lineage <= LINEAGE_MAX:
+            raise InvalidChange(f"there is no lineage {lineage}")
+        if lineage > self.node_state.lineage:
+            self._follow(first_term(lineage))
+
     def read(self, context: int) -> None:
         """Ask for a ReadState; refusals as in Node.read_index."""
         state = self._leading()

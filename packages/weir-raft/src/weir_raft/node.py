@@ -191,6 +191,13 @@ class Node:
         return self.core.node_state.lineage
 
     @property
+    def configured_lineage(self) -> int:
+        """The lineage of the newest configuration in the log: below `lineage` until somebody who
+        was forced has led.
+        """
+        return self.core.node_state.history.lineage
+
+    @property
     def is_forced(self) -> bool:
         """Whether voters were forced here of which none has led yet."""
         return self.core.node_state.history.is_forced
@@ -219,6 +226,15 @@ class Node:
         self._active.add(self._group)
         self.touched = True
         self.core.force(lineage, voters)
+
+    def retire(self, lineage: int) -> None:
+        """Take no part any more in lineages below this one, which others were forced into: what is
+        here stays as it is, and this node leads nobody. Durable with the next Ready. Raises
+        InvalidChange for what is no lineage.
+        """
+        self._active.add(self._group)
+        self.touched = True
+        self.core.retire(lineage)
 
     def read_index(self, context: int) -> None:
         """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.

@@ -107,9 +107,12 @@ class NodeState:
         """Whether this node is a voter that holds all it has applied.
 
         One that the newest configuration leaves out may be needed until that is committed. (§4.2.2)
+        A configuration of an earlier lineage than the term's says nothing of who votes now.
         """
         history, log = self.history, self.log
         if log.back_filling:
+            return False
+        if self.lineage > history.lineage and not history.is_forced:
             return False
         if history.newest.counts(self.id):
             return True

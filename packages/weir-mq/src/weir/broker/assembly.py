@@ -37,6 +37,7 @@ from weir.broker.partition.partition import DeviceProducer, PartitionContext, Pa
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
 from weir.broker.partition.traces import MessageTraces
+from weir.broker.promotion import PromotionRequests
 from weir.broker.quotas.meter import Meter
 from weir.broker.quotas.reports import UsageReports
 from weir.broker.replica.catch_up import CatchUpPermits
@@ -275,6 +276,7 @@ def _services(
     handlers: dict[type[Any], Handler] = {
         **usage.handlers(),
         **brokerset.handlers(),
+        **PromotionRequests(identity, topics, registry, brokerset, outbox).handlers(),
         **orders.handlers(),
         **listing.handlers(),
         **ScatteringRequests(coordinator, topics, registry, admission).handlers(),

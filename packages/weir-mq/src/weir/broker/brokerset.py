@@ -176,7 +176,8 @@ class NodeLinks:
             if node.state == "removed" and node.id not in self._removed:
                 self._removed.add(node.id)
                 self._connected.pop(node.id, None)
-                self._outbox.put(Disconnect(node.id))
+                outlived = nodes.promotions.outlived.get(node.id, 0)
+                self._outbox.put(Disconnect(node.id, outlived))
 
     def _connect(self, wanted: dict[int, Connect]) -> None:
         for node, effect in wanted.items():
@@ -252,6 +253,14 @@ class BrokerSet:
     def link(self, event: LinkOpened | LinkClosed) -> None:
         """A link came up, or broke."""
         self._links.handle(event)
+
+    def outlived(self, lineage: int) -> None:
+        """Take part in no group any more: they go on elsewhere in this lineage. What is here stays
+        for whoever looks for what is not there.
+        """
+        for group in self._groups():
+            if group.node.lineage < lineage:
+                group.retire(lineage)
 
     # -- time --------------------------------------------------------------------------------
 

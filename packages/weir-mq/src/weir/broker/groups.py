@@ -309,6 +309,8 @@ class Groups:
                 self._open_partition(id, writer.restored.snapshots.get(id))
             elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
                 self._leave(id)
+            else:
+                self._force(writer.groups[id])
             floor, partition = topic.floor_of(partition_of(id)), self._topics.find(id)
             if floor and partition is not None:
                 partition.begin_above(floor)
@@ -335,6 +337,15 @@ class Groups:
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:
             group.saved(snapshot)
+        self._force(group)
+
+    def _force(self, group: Group) -> None:
+        """Let a group go on without its voters, where the set of this node was promoted and the
+        group has not begun its lineage here yet.
+        """
+        forced = self._topics.catalog.nodes.promotions.forced.get(group.id)
+        if forced is not None and group.voter in forced.voters:
+            group.force(*forced)
 
     def _lies_here(self, group: int) -> bool:
         """Return whether this node is to hold a group, or may still be needed by it."""

@@ -345,6 +345,8 @@ class Shard:
                 self._replication.peers.handle(event)
                 self._cluster.trunks.routes.link(event)
                 self._cluster.brokerset.link(event)
+            case ev.Outlived(_, lineage):
+                self._cluster.brokerset.outlived(lineage)
             case ev.Secured(session, origin):
                 self._services.sessions.secured(session, origin)
             case ev.Certified():

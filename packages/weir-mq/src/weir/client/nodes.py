@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import msgspec
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.promotion import Promoter, PromotionPlan
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
@@ -257,6 +259,25 @@ class SystemTopology:
         that does not fit, and `LevelTooLow`.
         """
         return await self._network.request(ApplyTopology(after, topology), TopologyState)
+
+    async def plan_promotion(self, brokerset: str, without: Collection[int] = ()) -> PromotionPlan:
+        """Return what may be lost if a core set goes on alone, by its name or id, `without` some of
+        its nodes. Nothing is changed.
+
+        Raises `BadRequest` for a set that cannot be promoted, and `Unavailable` where a node of it
+        does not answer.
+        """
+        return await Promoter(self._network).plan(brokerset, without)
+
+    async def promote(self, plan: PromotionPlan, *, forced: bool = False) -> list[tuple[str, int]]:
+        """Let a set go on alone, whose home set is lost, and wait until all groups are led; return
+        the topic and partition of those that are not after 60 s. It may be asked for again.
+
+        Raises `Unavailable` while a node of the other set answers, unless `forced`.
+        """
+        promoter = Promoter(self._network)
+        await promoter.promote(plan, forced=forced)
+        return await promoter.led(plan)
 
     async def describe_relay(self) -> RelayInfo:
         """Return how far the relay is that the client is connected to: of all its topics.

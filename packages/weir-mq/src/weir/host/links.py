@@ -108,13 +108,15 @@ class InboundLink:
 
 class KnownNode(NamedTuple):
     """What the core knows of a node: the birth of the only folder that is this node (0: unknown),
-    its BrokerSet, whether it left, and by which key it joins (empty: by none).
+    its BrokerSet, whether it left, by which key it joins (empty: by none), and in which lineage a
+    set was promoted without it (0: in none).
     """
 
     birth: int
     brokerset: int
     has_left: bool = False
     join_key: bytes = b""
+    lineage: int = 0
 
     def with_news(self, effect: ef.Connect) -> KnownNode:
         """Return what is known now."""
@@ -214,7 +216,7 @@ class Links:
     def disconnect(self, effect: ef.Disconnect) -> None:
         """Keep none any more, and serve none."""
         known = self._known.get(effect.node, NOTHING_KNOWN)
-        self._known[effect.node] = known._replace(has_left=True)
+        self._known[effect.node] = known._replace(has_left=True, lineage=effect.lineage)
         # Behind what this turn has to say: replies to peers of that node may be gathered already.
         self.local.later(0.0, partial(self._leave, effect.node))
 
@@ -305,13 +307,15 @@ class Links:
         birth = self._known.get(at.node, NOTHING_KNOWN).birth
         if birth and not is_of(answer, hello, birth):
             raise LinkRefused(founded_anew(at.node))
+        if answer.verdict == Verdict.REMOVED and answer.lineage and birth and answer.proof:
+            self.tell(ev.Outlived(at.node, answer.lineage))
         if answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
             at.learn(host, answer.ports)
             if at.shards != answer.shards:
                 at.shards = answer.shards
                 self._join(at)
 
-    def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
+    def tell(self, event: ev.LinkOpened | ev.LinkClosed | ev.Outlived) -> None:
         """Tell the shard what became of a link."""
         if not self._closed:
             self.local.queue.put(event)
@@ -372,7 +376,10 @@ class Links:
             verdict, reason = refused
             if verdict is not Verdict.ELSEWHERE:
                 self._complain(hello.node, reason)
-            caller.refuse(self._answer(verdict, reason))
+            answer = self._answer(verdict, reason)
+            if verdict is Verdict.REMOVED:
+                answer = self._last_word(hello, answer)
+            caller.refuse(answer)
             return
         self._serve(hello, caller)
         if hello.lane is Lane.QUICK:
@@ -431,7 +438,7 @@ class Links:
             return Verdict.STRANGER, strange
         known = self._known.get(hello.node, NOTHING_KNOWN)
         if known.has_left:
-            return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
+            return Verdict.REMOVED, _why_removed(hello.node, known.lineage)
         if why := known.refuses(hello):
             return Verdict.STRANGER, why
         if meant != (who.node, who.shard):
@@ -466,6 +473,16 @@ class Links:
             self._in[place] = InboundLink(self.local, self.trunks, place, hello)
         self._in[place].add(hello.lane, connection)
 
+    def _last_word(self, hello: LinkHello, answer: LinkAnswer) -> LinkAnswer:
+        """Return the answer to a node that was removed: in which lineage its groups go on, and that
+        this is a node of the system which says so.
+        """
+        lineage = self._known.get(hello.node, NOTHING_KNOWN).lineage
+        if not lineage:
+            return answer
+        proof = prove(self._own.identity.birth, hello)
+        return msgspec.structs.replace(answer, lineage=lineage, proof=proof)
+
     def _met(self, hello: LinkHello) -> None:
         """Link back to a shard that links here."""
         at = self.nodes.get(hello.node)
@@ -487,6 +504,17 @@ class Links:
             verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports,
             proof=proof,
         )  # fmt: skip
+
+
+def _why_removed(node: int, lineage: int) -> str:
+    """Return what a node is told that was removed."""
+    if not lineage:
+        return f"node {node} was removed from this set: found a new one"
+    return (
+        f"another core set was promoted without node {node} (lineage {lineage}): it serves nothing "
+        "any more. Keep its folder as long as somebody may want what was not copied, and found a "
+        "node under another number in an empty one (`weir node add`)"
+    )
 
 
 def _strange(hello: LinkHello, own: ShardInfo) -> str:

@@ -106,6 +106,8 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     """What came of a hello, and who says so; `ports` are the own ports of the node's shards, by
     number, or none if it has but one. `proof` shows who knows the node's birth that it is that
     node's folder, and nobody else anything (`prove`). Earlier releases told their `birth` instead.
+    A node that was removed, since another set was promoted without it, is told in which `lineage`
+    the groups go on there.
     """
 
     verdict: Natural
@@ -118,6 +120,7 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     ports: Annotated[tuple[Port, ...], Meta(max_length=LOGS_MAX)] = ()
     birth: Natural = 0
     proof: Proof = b""
+    lineage: Natural = 0
 
 
 def prove(birth: int, hello: LinkHello) -> bytes:
@@ -191,7 +194,8 @@ def encode(kind: int, group: int, *body: Buffer) -> tuple[Buffer, ...]:
 
 def encode_greeting(greeting: LinkHello | LinkAnswer) -> bytes:
     """Return the bytes that a side begins with."""
-    if isinstance(greeting, LinkHello) and not greeting.joins:
+    last = greeting.joins if isinstance(greeting, LinkHello) else greeting.lineage
+    if not last:  # as releases wrote it that did not know it
         body = msgspec.msgpack.encode(msgspec.structs.astuple(greeting)[:-1])
     else:
         body = msgspec.msgpack.encode(greeting)

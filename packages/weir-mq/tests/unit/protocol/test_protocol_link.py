@@ -46,10 +46,17 @@ def test_a_greeting_of_a_later_release_may_say_more() -> None:
 
 def test_greetings_of_earlier_releases_say_less() -> None:
     fields = msgspec.structs.astuple(ANSWER)
-    assert decode_answer(msgspec.msgpack.encode(fields[:-1])) == ANSWER
-    less = msgspec.msgpack.encode(fields[:-2])
+    assert decode_answer(msgspec.msgpack.encode(fields[:-2])) == ANSWER
+    less = msgspec.msgpack.encode(fields[:-3])
     assert decode_answer(less) == msgspec.structs.replace(ANSWER, birth=0)
     assert decode_hello(msgspec.msgpack.encode(msgspec.structs.astuple(HELLO)[:-1])) == HELLO
+
+
+def test_an_answer_says_a_lineage_only_where_there_is_one() -> None:
+    fields = msgspec.structs.astuple(ANSWER)
+    assert encode_greeting(ANSWER)[4:] == msgspec.msgpack.encode(fields[:-1])
+    last = msgspec.structs.replace(ANSWER, lineage=3)
+    assert decode_answer(encode_greeting(last)[4:]) == last
 
 
 def test_nothing_may_come_behind_a_greeting() -> None:

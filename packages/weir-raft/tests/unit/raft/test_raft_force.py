@@ -125,3 +125,31 @@ def test_a_copy_knows_when_it_heard_of_a_leader_and_how_far_that_was() -> None:
     assert one.node.heard == (150, 7)
     one.node.force(1, (4, 5))
     assert one.node.heard == (150, 7)
+
+
+def test_who_retires_leads_no_more_and_keeps_what_it_has(group: Rehearsal) -> None:
+    one = group.lead(1)
+    one.node.propose("x", 1)
+    group.flow()
+    last = one.node.log.last_index
+    for id in (1, 2, 3):
+        group.actors[id].node.retire(1)
+    group.pass_ms(3_000)
+    roles = {group.actors[id].node.role for id in (1, 2, 3)}
+    assert roles == {Role.FOLLOWER}
+    assert [group.actors[id].node.log.last_index for id in (1, 2, 3)] == [last] * 3
+    one.start()  # a start changes nothing
+    group.pass_ms(3_000)
+    assert one.node.role is Role.FOLLOWER
+    assert one.node.lineage == 1
+    with pytest.raises(InvalidChange):
+        one.node.retire(0)
+
+
+def test_who_forgot_what_was_forced_seeks_no_election_by_what_was_before() -> None:
+    one = Member(1, 1, voters=(1,))
+    one.node.force(1, (1, 2))
+    one.sent()
+    one.restart()
+    one.pass_ms(3_000)
+    assert one.node.role is Role.FOLLOWER

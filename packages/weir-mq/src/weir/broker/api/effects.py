@@ -82,10 +82,12 @@ class Connect(msgspec.Struct, frozen=True):
 
 class Disconnect(msgspec.Struct, frozen=True):
     """Keep no links to a node any more, and let it not link to this one: it left the set. No
-    `Connect` need have named it: it may have left while this node did not run.
+    `Connect` need have named it: it may have left while this node did not run. With a `lineage`,
+    another set was promoted without it, and it is told so when it comes back.
     """
 
     node: int
+    lineage: int = 0
 
 
 class GuardLinks(msgspec.Struct, frozen=True):

@@ -184,6 +184,15 @@ class LinkClosed(msgspec.Struct, frozen=True):
     place: int
 
 
+class Outlived(msgspec.Struct, frozen=True):
+    """A node of a set that was promoted without this node has proven who it is, and said in which
+    lineage the groups go on there: this node takes no part in them any more.
+    """
+
+    node: int
+    lineage: int
+
+
 class PeerSent(msgspec.Struct, frozen=True):
     """Whole frames that a shard of another node sent, in the order of their lane."""
 
@@ -225,6 +234,7 @@ Event = (
     | PassedBack
     | LinkOpened
     | LinkClosed
+    | Outlived
     | PeerSent
     | Ticked
     | Stopping

@@ -305,6 +305,7 @@ _DEEDS: Mapping[type[Any], _Describe] = {
     q.QuotaSet: _quota,
     q.QuotaRemoved: lambda r, _: Deed("remove-quota", "quota", r.entity),
     reg.NodeExpected: lambda r, _: Deed("expect-node", "node", str(r.node)),
+    reg.SetPromoted: lambda r, _: Deed("promote", "system", str(r.brokerset)),
 }  # fmt: skip
 #: Entries of the registry that nobody asks for by themselves, or of the data path: not published.
 UNAUDITED: Sequence[type[Any]] = (

@@ -224,6 +224,10 @@ class Membership:
         self._registry.propose(record)
         self._proposals.propose(NodeExpected(record.node, request.join_key), caller)
 
+    def propose(self, record: NodeRecord, caller: Caller) -> None:
+        """Propose a record; `caller` is told which nodes there are once it is applied."""
+        self._proposals.propose(record, caller)
+
     def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
         """Propose a format level. Raises `LevelTooHigh` if a node does not support it, and
         `Unavailable` while not all founders are known, nor what they support.

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from weir.broker.metadata.promotion.state import Forced, Promotions, copies, keeps_majority
 from weir.broker.metadata.spread import ONE_SET, UNDECLARED, Declared, Spread
 from weir.broker.records.registry import (
     GroupsFollowed,
@@ -24,6 +25,7 @@ from weir.broker.records.registry import (
     NodeJoined,
     NodeRecord,
     SetJoined,
+    SetPromoted,
 )
 from weir.errors import BadRequest, Halted, UnknownNode
 from weir.model.ids import (
@@ -337,6 +339,7 @@ class Nodes:
         "_wanted",
         "level",
         "load",
+        "promotions",
     )
 
     def __init__(self) -> None:
@@ -353,6 +356,8 @@ class Nodes:
         self._leaving: dict[int, Placement] = {}
         #: The incarnation of a node that held a group once, by (group, node).
         self._left: dict[tuple[int, int], int] = {}
+        #: Which sets went on alone.
+        self.promotions = Promotions()
         #: How groups are spread now.
         self.load = Load()
         #: The format level that everybody writes.
@@ -405,7 +410,7 @@ class Nodes:
         sets = {node: self.set_of(node, declared) for node in run}
         if SET_UNKNOWN in sets.values():
             return ONE_SET
-        return Spread(sets, self.active(), declared.home)
+        return Spread(sets, self.active(), self.promotions.home(declared))
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -487,6 +492,7 @@ class Nodes:
             self._founders.pop(group, None)
             self._leaving.pop(group, None)
             self.load.follow(self._followers.pop(group, ()), -1)
+            self.promotions.forced.pop(group, None)
         gone = set(groups)
         self._left = {key: n for key, n in self._left.items() if key[0] not in gone}
 
@@ -505,6 +511,8 @@ class Nodes:
                 self._expect(node, key)
             case LevelRaised(level):
                 self.level = max(self.level, level)
+            case SetPromoted():
+                self._promote(record)
             case _:
                 self._place(record)
 
@@ -562,6 +570,37 @@ class Nodes:
         if any(voter in voters for voter in self._followers.get(group, ())):
             self._follow(group, self._followers[group])
 
+    def _promote(self, record: SetPromoted) -> None:
+        """Let nodes go on alone with the copies that they have; a group of which they have none
+        begins with nothing, as a new one does.
+        """
+        if record.lineage <= self.promotions.lineage:
+            return
+        staying = frozenset(record.nodes)
+        left = [node.id for node in self.all() if node.id not in staying]
+        before = {group: self.learners(group) for group in self._placements}
+        for node in left:
+            self._nodes[node] = self._nodes[node]._replace(state="removed")
+        self.promotions.begin(record, left)
+        for group, voters in list(self._placements.items()):
+            if keeps_majority(voters, staying):
+                self._follow(group, copies(self._followers.get(group, ()), staying))
+                if (kept := copies(voters, staying)) != voters:
+                    self._move(group, kept)
+                continue
+            found = copies((*voters, *before[group]), staying)
+            if not found:
+                among = [node for node in self.active() if node in staying] or sorted(staying)
+                best = min(among, key=lambda node: self.load.held.get(node, 0))
+                found = (self.voter(group, best),)
+            self._leaving.pop(group, None)
+            self._founders.setdefault(group, voters)
+            self.load.follow(self._followers.pop(group, ()), -1)
+            self.load.add(voters, -1)
+            self.load.add(found)
+            self._placements[group] = found
+            self.promotions.forced[group] = Forced(record.lineage, found)
+
     def _follow(self, group: int, learners: Placement) -> None:
         """Let these learn, but for those that vote."""
         voters = self._placements.get(group)
@@ -610,7 +649,7 @@ class Nodes:
             list(self._wanted.items()),
             list(self._leaving.items()),
             [(*key, incarnation) for key, incarnation in self._left.items()],
-            *_trimmed(sets, keys, followers),
+            *_trimmed(sets, keys, followers, self.promotions.encode()),
         )
 
     @classmethod
@@ -618,7 +657,8 @@ class Nodes:
         """Return the state that `encode` gave."""
         nodes = cls()
         nodes.level, infos, placements, founders, wanted, leaving, left, *more = data
-        sets, keys, followers = [*more, *({}, {}, ())[len(more) :]]
+        absent: list[Any] = [{}, {}, (), ()]
+        sets, keys, followers, promotions = list(more) + absent[len(more) :]
         infos = [NodeInfo(*info) for info in infos]
         nodes._nodes = {
             info.id: info._replace(
@@ -635,6 +675,7 @@ class Nodes:
             if not placement or len(set(placement)) < len(placement):
                 raise ValueError(f"group {group} is on {placement}, which is no configuration")
             nodes.load.add(placement)
+        nodes.promotions = Promotions.decode(promotions)
         for group, learners in followers:
             nodes._follow(group, tuple(learners))
         return nodes

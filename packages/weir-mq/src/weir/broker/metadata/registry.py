@@ -32,15 +32,12 @@ from weir.broker.records.registry import (
     GroupsFollowed,
     GroupsPlaced,
     GroupsSettled,
-    LevelRaised,
-    NodeChanged,
-    NodeExpected,
-    NodeJoined,
+    NodeRecord,
     ProducerOpened,
     RegistryChange,
     SchemaRuleSet,
     SchemaVersionAdded,
-    SetJoined,
+    SetPromoted,
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
@@ -320,6 +317,9 @@ class Registry:
             self.administration.fleets.apply(index, record)
         elif isinstance(record, QuotaRecord):
             self.administration.quotas.apply(index, record)
+        elif isinstance(record, NodeRecord):
+            self.membership.apply(index, record)
+            self._moved(record)
         elif isinstance(record, TopologyApplied):
             self.administration.topology.apply(index, record)
             self.membership.look_again()
@@ -350,13 +350,6 @@ class Registry:
                 self.endings.apply(index, record)
             case SchemaVersionAdded() | SchemaRuleSet() as record:
                 self.administration.schemas.apply(index, record)
-            case NodeJoined() | NodeExpected() | NodeChanged() | SetJoined() as record:
-                self.membership.apply(index, record)
-            case LevelRaised() as record:
-                self.membership.apply(index, record)
-            case GroupsPlaced() | GroupsFollowed() | GroupsSettled() as record:
-                self.membership.apply(index, record)
-                self._moved(record)
             case ProducerOpened() as record:
                 self._clock.raise_to(granted_at(record.producer))
                 self._opened(index, record)
@@ -372,11 +365,19 @@ class Registry:
         if waiter is not None:
             self._answer(waiter, outcome)
 
-    def _moved(self, record: GroupsPlaced | GroupsFollowed | GroupsSettled) -> None:
-        """Let groups be opened that are to lie here from now on, and closed that need not."""
-        for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
-            if topic is not None:
-                self._groups.open_topic(topic)
+    def _moved(self, record: NodeRecord) -> None:
+        """Let groups be opened that are to lie here from now on, and closed that need not, and let
+        those go on that are forced to.
+        """
+        if isinstance(record, SetPromoted):
+            topics = self.catalog.topics()
+        elif isinstance(record, GroupsPlaced | GroupsFollowed | GroupsSettled):
+            ids = dict.fromkeys(topic_of(group) for group, _ in record.rows)
+            topics = [topic for id in ids if (topic := self.catalog.by_id(id)) is not None]
+        else:
+            return
+        for topic in topics:
+            self._groups.open_topic(topic)
 
     def decode(self, data: Any) -> Catalog:
         """See `Machine`."""

@@ -20,11 +20,12 @@ _REPLICAS_TO_MISS_ONE = 3
 
 class Declared(NamedTuple):
     """What the topology says of nodes: of which core set each is, by its number, and which set is
-    home (None: no topology is applied).
+    home (None: no topology is applied), and the version of the topology.
     """
 
     sets: Mapping[int, int]
     home: int | None
+    version: int = 0
 
 
 #: Of a system without a topology.
@@ -67,6 +68,11 @@ class Spread:
             self.rule = Rule.APART
         #: While but two sets have nodes to use, no number of replicas survives the loss of one.
         self._is_limited = self.rule is Rule.APART and len(self._sizes) > 2
+
+    @property
+    def home(self) -> int:
+        """The id of the home set, where there are two."""
+        return self._home
 
     def limit(self, replicas: int) -> int:
         """Return how many of so many replicas a group gets, so that it can miss any one set."""

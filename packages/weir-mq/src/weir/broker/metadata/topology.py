@@ -112,7 +112,7 @@ class AppliedTopology:
 
     def _be(self, version: int, topology: Topology) -> None:
         self.version, self.topology = version, topology
-        self.declared = Declared(topology.core_nodes(), topology.home)
+        self.declared = Declared(topology.core_nodes(), topology.home, version)
 
 
 class TopologyCatalog(Protocol):

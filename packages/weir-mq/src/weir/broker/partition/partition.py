@@ -646,12 +646,18 @@ class Partition:
                 self.leading.stage_requests.applied(index, payload.staged, is_taken)
         elif (record := payload.control) is not None:
             self._apply_control(index, record)
-        elif self.leading is None and self.group.begins_own_term(index):
-            # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
-            self._lead_now()
+        else:
+            self._begin_term(index)
         behind = state.decided_offset if state.scatterings.batches else state.next_offset
         if behind > before and self.group.id in self._events.waiting:  # chunks are nobody's news
             self._messages_committed()
+
+    def _begin_term(self, index: int) -> None:
+        """A leader has begun: here, if the entry is of a term in which this node leads."""
+        self.state.begin_lineage(raft.lineage_of(self.group.node.log.term(index)))
+        if self.leading is None and self.group.begins_own_term(index):
+            # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
+            self._lead_now()
 
     def _apply_control(self, index: int, record: ControlRecord) -> None:
         state, leading = self.state, self.leading

@@ -89,7 +89,7 @@ class OrderedPartition(Protocol):
 
 
 class CoreSource:
-    """A partition of the core, as relays are served from it: lineage 0, and all messages."""
+    """A partition of the core, as relays are served from it: all messages, and all lineages."""
 
     __slots__ = ("_group", "_partition", "_roster", "_state")
 
@@ -107,13 +107,13 @@ class CoreSource:
 
     @property
     def lineage(self) -> int:
-        """No set was promoted with a loss yet."""
-        return 0
+        """How often the group went on without its voters."""
+        return self._state.membership.lineage
 
     @property
     def forks(self) -> Sequence[tuple[int, int]]:
-        """There are no other lineages."""
-        return ()
+        """Where the lineages begin but the first."""
+        return self._state.membership.forks
 
     @property
     def start(self) -> int:
@@ -151,8 +151,8 @@ class CoreSource:
         return 0
 
     def fork_of(self, lineage: int) -> int:
-        """Return -1: no lineage took over."""
-        return -1
+        """Return the lowest offset that later lineages than this one took; -1 if there is none."""
+        return self._state.membership.fork_of(lineage)
 
     def next_kept(self, offset: int) -> int:
         """Return the offset itself: nothing is missing amid the log."""

@@ -11,10 +11,11 @@ from weir.broker.records.audit import AuditRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.record import Number, Partition, Record
 from weir.broker.records.security import AccessRecord, FleetRecord, SecretsRewrapped
-from weir.model.ids import PARTITIONS_MAX, VOTER_MAX, Natural
+from weir.model.ids import NODE_MAX, PARTITIONS_MAX, VOTER_MAX, Natural
 from weir.model.limits import JOIN_KEY_BYTES
 from weir.model.topic import KeyBy, SettingsChange, TopicSettings
-from weir.topology.sets import Topology
+from weir.topology.sets import SetId, Topology
+from weir_raft import LINEAGE_MAX
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
@@ -182,6 +183,19 @@ class GroupsFollowed(Record, frozen=True, array_like=True, tag="followed"):
     rows: list[tuple[Number, Learners]]
 
 
+class SetPromoted(Record, frozen=True, array_like=True, tag="promoted"):
+    """Registry: BrokerSet `brokerset` goes on alone, with these of its nodes; all others are gone
+    for good. Groups that lose most of their voters by that begin `lineage` with the copies that
+    these nodes have. The set is home until a topology above `version` is applied. Void unless the
+    lineage is a new one. From format level 3 on.
+    """
+
+    lineage: Annotated[int, Meta(ge=1, le=LINEAGE_MAX)]
+    brokerset: SetId
+    nodes: Annotated[tuple[Annotated[int, Meta(ge=1, le=NODE_MAX)], ...], Meta(min_length=1)]
+    version: Number = 0
+
+
 class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
     """Registry: groups that were to move are where these voters have them: whoever had them before
     is needed no more.
@@ -212,6 +226,7 @@ NodeRecord = (
     | NodeExpected
     | GroupsPlaced
     | GroupsFollowed
+    | SetPromoted
     | GroupsSettled
     | LevelRaised
 )

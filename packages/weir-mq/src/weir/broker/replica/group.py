@@ -8,6 +8,7 @@ anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -246,6 +247,23 @@ class Group:
             self.node.log.release(index - 1)
         index = min(index, self.node.log.first_index)
         self.log.drop_below(self.id, index)
+
+    # -- lineages ----------------------------------------------------------------------------
+
+    def force(self, lineage: int, voters: tuple[int, ...]) -> None:
+        """Go on as one of `voters` alone: see `weir_raft.Node.force`. Without effect once another
+        lineage has begun; one that is damaged cannot, and waits for the others.
+        """
+        if self.damage is None:
+            with suppress(raft.InvalidChange):
+                self.node.force(lineage, voters)
+            self.process_ready()
+
+    def retire(self, lineage: int) -> None:
+        """Take no part any more in lineages below this one."""
+        if self.damage is None:
+            self.node.retire(lineage)
+            self.process_ready()
 
     # -- proposals and reads -----------------------------------------------------------------
 

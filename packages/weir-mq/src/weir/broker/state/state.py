@@ -52,7 +52,9 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
-_VERSION = 13
+_VERSION = 14
+#: What is written as long as no lineage of the partition has ended.
+_WITHOUT_FORKS = 13
 #: What is written as long as no producer has a narrow window.
 _WITHOUT_WINDOWS = 12
 #: What is written as long as no relay is held for, either.
@@ -200,11 +202,11 @@ class Delays:
 
 
 class OrderMembership:
-    """Which partitions belong to a topic's order, whether this one takes messages, and which relays
-    it keeps them for.
+    """Which partitions belong to a topic's order, whether this one takes messages, which relays it
+    keeps them for, and where the lineages of its log begin.
     """
 
-    __slots__ = ("ends", "joined", "relay_holds", "sealed")
+    __slots__ = ("ends", "forks", "joined", "relay_holds", "sealed")
 
     def __init__(self) -> None:
         """Begin with the partitions that the topic was made with."""
@@ -217,6 +219,17 @@ class OrderMembership:
         self.sealed = 0
         #: What relays need, as an entry said it last.
         self.relay_holds: tuple[RelayHold, ...] = ()
+        #: By rising lineage, the first offset in it; lineage 0 begins at 0, and is not here.
+        self.forks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def lineage(self) -> int:
+        """The lineage in which messages are taken now."""
+        return self.forks[-1][0] if self.forks else 0
+
+    def fork_of(self, lineage: int) -> int:
+        """Return the lowest offset that later lineages took; -1 if there is none."""
+        return min((at for later, at in self.forks if later > lineage), default=-1)
 
     def join(self, partition: int, floor: int) -> None:
         """Let another partition belong to the order; one that does already stays as it is."""
@@ -321,6 +334,11 @@ class PartitionState:
         """Let another partition belong to the topic's order, above stamp `floor`."""
         self.membership.join(partition, floor)
         self.last_stamp = max(self.last_stamp, floor)
+
+    def begin_lineage(self, lineage: int) -> None:
+        """What comes from here on is of this lineage, if it is a later one than that so far."""
+        if lineage > self.membership.lineage:
+            self.membership.forks += ((lineage, self.next_offset),)
 
     def seal(self, stamp: int) -> None:
         """Let no message come any more."""
@@ -551,7 +569,9 @@ class PartitionState:
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
         kept = self.origins.floors
         producers, narrow = self.producers.encode(), self.producers.encode_narrow()
-        holds = (membership.relay_holds,) if membership.relay_holds or narrow else ()
+        forks = (membership.forks,) if membership.forks else ()
+        stripes = (narrow,) if narrow or forks else ()
+        holds = (membership.relay_holds,) if membership.relay_holds or stripes else ()
         floors = (kept.encode(),) if kept or holds else ()
         staging = (self.staging.encode(),) if self.staging or floors else ()
         has_pauses = bool(pauses or staging)
@@ -559,7 +579,8 @@ class PartitionState:
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_FLOORS if staging else _WITHOUT_STAGING if has_pauses else version
         version = _WITHOUT_WINDOWS if holds else _WITHOUT_HOLDS if floors else version
-        version = _VERSION if narrow else version
+        version = _WITHOUT_FORKS if stripes else version
+        version = _VERSION if forks else version
         return (
             version,
             self.log_start,
@@ -580,7 +601,8 @@ class PartitionState:
             *staging,
             *floors,
             *holds,
-            *((narrow,) if narrow else ()),
+            *stripes,
+            *forks,
         )
 
     def become(self, other: PartitionState) -> None:
@@ -619,6 +641,7 @@ class PartitionState:
             state.staging = StagingTable.decode(*later[3])
         if later[4:]:
             state.origins.floors = EpochFloors.decode(*later[4])
+        membership.forks = tuple((lineage, at) for rows in later[7:8] for lineage, at in rows)
         membership.relay_holds = tuple(RelayHold(*row) for rows in later[5:6] for row in rows)
         membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)

@@ -25,8 +25,8 @@ class Witness:
         """Have seen nothing."""
         #: By group and term, the node that leads.
         self._leaders: dict[tuple[int, int], int] = {}
-        #: By group and index, the term of what was applied there first.
-        self._applied: dict[tuple[int, int], int] = {}
+        #: By group, index and lineage, the term of what was applied there first.
+        self._applied: dict[tuple[int, int, int], int] = {}
         #: By process and group, its term, what it had applied, and whether it led at the last look.
         self._seen: dict[tuple[int, int], tuple[int, int, bool]] = {}
         #: By process and group, through which index that was looked at.
@@ -36,7 +36,7 @@ class Witness:
     def look(self, process: RunningProcess) -> None:
         """Note who leads on a process, and what it applied since the last time.
 
-        A group has one leader a term, and one entry at each committed index.
+        A group has one leader a term, and in a lineage one entry at each committed index.
         """
         seen, run = self._seen, process.run
         for group in groups_of(process):
@@ -66,7 +66,7 @@ class Witness:
                 continue
             if not term:  # its entry rotted, and nobody needs it
                 continue
-            known = applied.setdefault((number, index), term)
+            known = applied.setdefault((number, index, raft.lineage_of(term)), term)
             if known != term:
                 text = f"applied an entry of term {term} at {index}, where {known} was"
                 self._complain(f"group {group.id}: node {process.node} {text}")
@@ -74,13 +74,13 @@ class Witness:
 
     def compare(self, processes: Iterable[RunningProcess]) -> None:
         """Compare the states of all replicas that have applied as much as another."""
-        states: dict[tuple[int, int], tuple[int, bytes]] = {}
+        states: dict[tuple[int, int, int], tuple[int, bytes]] = {}
         for process in processes:
             for group in groups_of(process):
                 if group.damage is not None:
                     continue
                 state = pack(group.machine.encode())
-                at = group.id, group.node.log.applied
+                at = group.id, group.node.log.applied, group.node.configured_lineage
                 node, other = states.setdefault(at, (process.node, state))
                 if other != state:
                     text = f"nodes {node} and {process.node} applied through {at[1]}, and differ"

@@ -38,6 +38,7 @@ RECORDS: list[c.ControlRecord] = [
     reg.NodeExpected(2, bytes(32)),
     reg.GroupsPlaced([(65536, (65536, 131072))]),
     reg.GroupsFollowed([(65536, (65536, 131072)), (65537, ())]),
+    reg.SetPromoted(2, 7, (4, 5), 9),
     reg.GroupsSettled([(65536, (65536, 131072))]),
     reg.LevelRaised(2),
     reg.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
