@@ -98,7 +98,8 @@ class Fetches:
         ahead = request.offset > behind and not request.replica
         if request.offset < start or ahead:
             raise OffsetOutOfRange(
-                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}"
+                f"{self._why_ahead(ahead)}",
                 min(max(request.offset, start), behind),
             )
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
@@ -165,6 +166,16 @@ class Fetches:
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         self._parked.closed(session)
+
+    def _why_ahead(self, ahead: bool) -> str:
+        """Return where a lineage began that may lack what somebody has read already."""
+        if not (ahead and (forks := self._state.membership.forks)):
+            return ""
+        lineage, fork = forks[-1]
+        return (
+            f". Lineage {lineage} began at offset {fork}, when a core set was promoted: what was "
+            "read from there on before that is not here"
+        )
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
         if request.tags:

@@ -11,6 +11,7 @@ import typer
 
 from weir.cli.admin.devices import AsJson
 from weir.cli.admin.hops import Hop, ask_relays, places_of
+from weir.cli.admin.promotion import promote
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from weir.topology.sets import SetRow, Topology
 
 app = typer.Typer(name="topology", help="Check, show and apply the tree of BrokerSets.")
+app.command()(promote)
 
 File = Annotated[Path, typer.Argument(help="A TOML file of sets.")]
 
