@@ -87,6 +87,7 @@ class PromotionRequests:
                 f"this shard of node {me.node} has no whole copy of the registry: see the log of "
                 "the node, and start it again"
             )
+        check_other(self._topics.catalog, me.brokerset)
         if group.voter not in request.voters:
             raise BadRequest(
                 f"node {me.node} is not among the voters: ask for the plan of the promotion again"
@@ -172,14 +173,23 @@ def check_promotion(catalog: Catalog, request: PromoteSet) -> None:
             f"lineage {nodes.promotions.lineage} has begun already: ask for the plan again",
             nodes.promotions.lineage,
         )
-    if catalog.spread.rule is not Rule.HOME:
-        raise BadRequest("a set is promoted where there are two core sets, and no more")
-    if catalog.spread.home == request.brokerset:
-        raise BadRequest(f"BrokerSet {request.brokerset} is home already", request.brokerset)
+    check_other(catalog, request.brokerset)
     strange = [one for one in request.nodes if nodes.set_of(one, declared) != request.brokerset]
     active = {one.id for one in nodes.all()}
     if strange := strange or [one for one in request.nodes if one not in active]:
         raise BadRequest(f"node {strange[0]} is not of BrokerSet {request.brokerset}", strange[0])
+
+
+def check_other(catalog: Catalog, brokerset: int) -> None:
+    """Raise `BadRequest` unless a set is the other one of two core sets."""
+    spread = catalog.spread
+    if spread.rule is not Rule.HOME:
+        raise BadRequest("a set is promoted where there are two core sets, and no more")
+    if spread.home == brokerset:
+        raise BadRequest(
+            f"BrokerSet {brokerset} is home already: its nodes decide once most of them run",
+            brokerset,
+        )
 
 
 def _id(group: Group) -> int:

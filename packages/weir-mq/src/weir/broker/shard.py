@@ -347,6 +347,7 @@ class Shard:
                 self._cluster.brokerset.link(event)
             case ev.Outlived(_, lineage):
                 self._cluster.brokerset.outlived(lineage)
+                self._cluster.trunks.cutoff.outlive(lineage)
             case ev.Secured(session, origin):
                 self._services.sessions.secured(session, origin)
             case ev.Certified():

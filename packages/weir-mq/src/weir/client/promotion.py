@@ -217,8 +217,6 @@ def _planned(
     is_done = promoted > 0 and [one.id for one in core] == [found.id]
     if not is_done and sets.rule != "home":
         raise BadRequest("a set is promoted where there are two core sets, and no more")
-    if not is_done and found.has_registry:
-        raise BadRequest(f"BrokerSet {found.name or found.id} has the registry: it is home already")
     begun = max(row.lineage for row in registry.values())
     lineage = begun
     if begun <= promoted:

@@ -4,6 +4,8 @@ Somebody may have been revoked meanwhile, or the set been closed. After `stale_m
 that is closed or watches lets nobody in and begins nothing new; after `cutoff_ms` it ends the
 sessions that it let in. Partitions go on: their own majorities decide, and sessions that other
 shards let in are answered for by those. An open set has no such limits (ADR 0095, 0106).
+
+A shard whose node was left behind by a promotion lets nobody in any more, in any set (ADR 0202).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class News(Protocol):
 class Cutoff:
     """How long ago this shard knew that it knew all changes of access."""
 
-    __slots__ = ("_catalog", "_cutoff_ms", "_news", "_stale_ms", "_started_ms", "_time")
+    __slots__ = (
+        "_catalog", "_cutoff_ms", "_news", "_outlived", "_stale_ms", "_started_ms", "_time",
+    )  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, time: Time, stale_ms: int, cutoff_ms: int
@@ -44,10 +48,18 @@ class Cutoff:
         self._stale_ms = stale_ms
         self._cutoff_ms = cutoff_ms
         self._started_ms = time.monotonic_ms()
+        #: In which lineage the groups go on without this node; 0: in none.
+        self._outlived = 0
+
+    def outlive(self, lineage: int) -> None:
+        """Let nobody in any more, and end the sessions: the groups go on elsewhere."""
+        self._outlived = lineage
 
     @property
     def is_stale(self) -> bool:
         """Whether nobody may be let in, and nothing may begin, until there is news."""
+        if self._outlived:
+            return True
         if self._catalog.access.mode == "open":
             return False
         heard_ms = self._news.heard_ms
@@ -56,6 +68,8 @@ class Cutoff:
     @property
     def is_over(self) -> bool:
         """Whether sessions that were let in must end, for there was no news for so long."""
+        if self._outlived:
+            return True
         if self._catalog.access.mode == "open":
             return False
         since_ms = max(self._news.heard_ms, self._started_ms)
@@ -73,10 +87,17 @@ class Cutoff:
 
     def why_stale(self) -> Unavailable | None:
         """Return why nothing may begin here; None if it may."""
+        if self._outlived:
+            return self.why_ended()
         return no_news(self._stale_ms) if self.is_stale else None
 
     def why_ended(self) -> Unavailable:
         """Return why sessions end."""
+        if self._outlived:
+            return Unavailable(
+                f"another core set was promoted without this node (lineage {self._outlived}), "
+                "which serves nothing any more: connect to a node of that set"
+            )
         return no_news(self._cutoff_ms)
 
 
