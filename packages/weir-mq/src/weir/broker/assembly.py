@@ -276,7 +276,7 @@ def _services(
     handlers: dict[type[Any], Handler] = {
         **usage.handlers(),
         **brokerset.handlers(),
-        **PromotionRequests(identity, topics, registry, brokerset, outbox).handlers(),
+        **PromotionRequests(identity, topics, registry, brokerset, trunks, outbox).handlers(),
         **orders.handlers(),
         **listing.handlers(),
         **ScatteringRequests(coordinator, topics, registry, admission).handlers(),

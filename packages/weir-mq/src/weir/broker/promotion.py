@@ -9,6 +9,7 @@ from typing import Any
 
 from weir.broker.api.settings import Identity
 from weir.broker.brokerset import BrokerSet
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.promotion.state import copies
 from weir.broker.metadata.registry import Registry
@@ -19,7 +20,7 @@ from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, Unavailable
-from weir.model.ids import REGISTRY_GROUP, node_of, topic_of
+from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of, topic_of
 from weir.protocol.client.promotion import (
     COPIES_MAX,
     CopyList,
@@ -35,7 +36,7 @@ Handler = Callable[[Session, Caller, Any], None]
 class PromotionRequests:
     """Answers them for one shard."""
 
-    __slots__ = ("_brokerset", "_identity", "_outbox", "_registry", "_topics")
+    __slots__ = ("_brokerset", "_identity", "_outbox", "_registry", "_topics", "_trunks")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class PromotionRequests:
         topics: Topics,
         registry: Registry,
         brokerset: BrokerSet,
+        trunks: ShardTrunks,
         outbox: Outbox,
     ) -> None:
         """Be a shard of a node that has some of these groups."""
@@ -50,6 +52,7 @@ class PromotionRequests:
         self._topics = topics
         self._registry = registry
         self._brokerset = brokerset
+        self._trunks = trunks
         self._outbox = outbox
 
     def handlers(self) -> dict[type[Any], Handler]:
@@ -61,14 +64,27 @@ class PromotionRequests:
         }
 
     def _describe(self, caller: Caller, after: int) -> None:
-        me, catalog = self._identity, self._topics.catalog
+        me, catalog, registry = self._identity, self._topics.catalog, self._registry
         groups = [group for group in sorted(self._groups(), key=_id) if group.id > after]
         rows = [self._row(group) for group in groups[:COPIES_MAX]]
-        absent = [(group, self._name(group)) for group in self._absent()]
+        own = [one for one in catalog.nodes.all() if self._set_of(one.id) == me.brokerset]
+        spread, found = catalog.spread, catalog.topology.topology.by_id(me.brokerset)
+        nodes = frozenset(one.id for one in own)
+        absent = [(group, self._name(group)) for group in self._absent(nodes)]
         told = CopyList(
-            rows, len(groups) > len(rows), me.node, me.brokerset,
-            catalog.nodes.promotions.lineage, self._brokerset.linked, absent[:COPIES_MAX],
-        )  # fmt: skip
+            rows,
+            len(groups) > len(rows),
+            me.node,
+            me.brokerset,
+            registry.group.node.log.applied if registry.group is not None else 0,
+            found.name if found is not None else "",
+            [(one.id, max(one.shards, 1)) for one in own],
+            spread.home if spread.rule is Rule.HOME else -1,
+            catalog.nodes.promotions.lineage,
+            self._others(),
+            absent[:COPIES_MAX],
+            not self._trunks.knows_topics,
+        )
         self._outbox.reply(caller, told)
 
     def _force(self, caller: Caller, request: ForceRegistry) -> None:
@@ -87,36 +103,39 @@ class PromotionRequests:
                 f"this shard of node {me.node} has no whole copy of the registry: see the log of "
                 "the node, and start it again"
             )
-        check_other(self._topics.catalog, me.brokerset)
+        if self._trunks.knows_topics:  # else what the registry says here may be old
+            check_other(self._topics.catalog, me.brokerset)
         if group.voter not in request.voters:
             raise BadRequest(
                 f"node {me.node} is not among the voters: ask for the plan of the promotion again"
             )
         if not request.forced and request.lineage > group.node.lineage:
-            self._check_alone(group)
+            self._check_alone()
         group.force(request.lineage, tuple(request.voters))
         self._describe(caller, REGISTRY_GROUP - 1)
 
-    def _check_alone(self, group: Group) -> None:
+    def _check_alone(self) -> None:
         """Raise `Unavailable` while somebody of another core set answers."""
-        leader = node_of(group.leader)
-        others = [node for node in self._brokerset.linked if not self._is_own(node)]
-        if leader and not self._is_own(leader) and leader in others:
+        if others := self._others():
             raise Unavailable(
-                f"node {leader} leads the registry: the home set is there. To move home while both "
-                "sets are up, apply a topology that says so"
-            )
-        if others:
-            named = ", ".join(map(str, others))
-            raise Unavailable(
-                f"node {named} of the other core set answers: stop it first, or force the "
-                "promotion, after which it serves nothing any more"
+                f"node {', '.join(map(str, others))} of the other core set answers: stop it first, "
+                "or force the promotion, after which it serves nothing any more. To move home "
+                "while both sets are up, apply a topology that says so"
             )
 
-    def _is_own(self, node: int) -> bool:
+    def _others(self) -> list[int]:
+        """Return the nodes of other core sets that this shard is linked to."""
+        return [
+            node
+            for node in self._brokerset.linked
+            if self._set_of(node) not in (SET_UNKNOWN, self._identity.brokerset)
+        ]
+
+    def _set_of(self, node: int) -> int:
+        if node == self._identity.node:
+            return self._identity.brokerset
         catalog = self._topics.catalog
-        found = catalog.nodes.set_of(node, catalog.topology.declared)
-        return node == self._identity.node or found == self._identity.brokerset
+        return catalog.nodes.set_of(node, catalog.topology.declared)
 
     def _promote(self, caller: Caller, request: PromoteSet) -> None:
         """Propose that a set goes on alone. Raises `BadRequest` where that cannot be."""
@@ -154,10 +173,9 @@ class PromotionRequests:
             if partition.group.damage is None:
                 yield partition.group
 
-    def _absent(self) -> Iterator[int]:
+    def _absent(self, own: frozenset[int]) -> Iterator[int]:
         """Yield the groups of which no node of this set is to have a copy."""
         nodes = self._topics.catalog.nodes
-        own = frozenset(one.id for one in nodes.all() if self._is_own(one.id))
         for group, voters in nodes.placements.items():
             if not copies((*voters, *nodes.learners(group)), own):
                 yield group

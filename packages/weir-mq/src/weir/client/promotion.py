@@ -64,7 +64,8 @@ class GroupLoss(msgspec.Struct, frozen=True):
 class PromotionPlan(msgspec.Struct, frozen=True):
     """What it takes to promote a set with these of its nodes, in a lineage; what may be lost by
     that; and the partitions, by topic, of which there is no copy in the set. `others` are nodes of
-    other sets that answer, and `is_done` says whether all that was done before.
+    other sets that answer. Nodes that are `starting` do not know yet what they have: less may be
+    lost than is said. `is_done` says whether all that was done before.
     """
 
     brokerset: int
@@ -74,6 +75,7 @@ class PromotionPlan(msgspec.Struct, frozen=True):
     losses: tuple[GroupLoss, ...]
     absent: tuple[tuple[str, int], ...]
     others: tuple[int, ...]
+    starting: tuple[int, ...]
     is_done: bool
     #: By place, the voter of the registry there; and the places of all shards.
     registry: dict[int, int]
@@ -100,15 +102,19 @@ class Promoter:
         Raises `BadRequest` for a set that cannot be promoted, and `Unavailable` where a node of it
         does not answer.
         """
-        sets = await self._network.request(n.ListSets(), n.SetList)
-        found = _named(sets, brokerset)
-        listed = await self._network.request(n.ListNodes(), n.NodeList)
-        rows = [row for row in listed.nodes if row.id in found.nodes and row.id not in without]
-        if not rows:
+        told: dict[int, CopyList] = {}
+        view = await self._page(0, -1)
+        if brokerset not in (view.name, str(view.brokerset)):
+            raise BadRequest(
+                f"node {view.node} is of set {view.name or view.brokerset}, not {brokerset}: give "
+                f"the address of a node of set {brokerset} alone"
+            )
+        while more := [one for one in _places(view, without) if one not in told]:
+            told |= zip(more, await asyncio.gather(*map(self._copies, more)), strict=True)
+            view = max(told.values(), key=lambda one: one.applied)
+        if not told:
             raise BadRequest(f"no node of BrokerSet {brokerset} is left to go on")
-        places = [place_of(row.id, shard) for row in rows for shard in range(max(row.shards, 1))]
-        told = dict(zip(places, await asyncio.gather(*map(self._copies, places)), strict=True))
-        return _planned(sets, found, [row.id for row in rows], told)
+        return _planned(view, told)
 
     async def promote(self, plan: PromotionPlan, *, forced: bool = False) -> n.NodeList:
         """Do it; return the nodes once the registry has decided it. What was done before is not
@@ -189,49 +195,51 @@ def _missing(place: int) -> str:
     )
 
 
-def _named(sets: n.SetList, brokerset: str) -> n.SetInfo:
-    """Return a core set by its name or id. Raises `BadRequest`."""
-    core = [one for one in sets.sets if one.tier == "core"]
-    for one in core:
-        if brokerset in (one.name, str(one.id)):
-            return one
-    named = ", ".join(one.name or str(one.id) for one in core)
-    raise BadRequest(f"there is no core set {brokerset}: the core sets are {named}")
+def _places(view: CopyList, without: Collection[int]) -> list[int]:
+    """Return the places of the shards of a set."""
+    return [
+        place_of(node, shard)
+        for node, shards in view.members
+        for shard in range(shards)
+        if node not in without
+    ]
 
 
-def _planned(
-    sets: n.SetList, found: n.SetInfo, nodes: Sequence[int], told: Mapping[int, CopyList]
-) -> PromotionPlan:
-    """Return the plan that follows from what the shards at places told. Raises `BadRequest`."""
-    promoted = max(one.promoted for one in told.values())
+def _planned(view: CopyList, told: Mapping[int, CopyList]) -> PromotionPlan:
+    """Return the plan that follows from what the shards at places told, of which `view` knows most
+    of the registry. Raises `BadRequest`.
+    """
+    nodes = sorted({place_node(place) for place in told})
     registry = {
         place: row for place, one in told.items() for row in one.rows if row.group == REGISTRY_GROUP
     }
-    if len({place_node(place) for place in registry}) < len(nodes):
-        lacking = set(nodes) - {place_node(place) for place in registry}
+    if lacking := set(nodes) - {place_node(place) for place in registry}:
         raise Unavailable(
             f"node {min(lacking)} has no whole copy of the registry: see its log, or promote the "
             f"set without it (--without {min(lacking)})"
         )
-    core = [one for one in sets.sets if one.tier == "core" and one.nodes]
-    is_done = promoted > 0 and [one.id for one in core] == [found.id]
-    if not is_done and sets.rule != "home":
+    promoted = max(one.promoted for one in told.values())
+    is_done = promoted > 0 and view.home < 0
+    if not is_done and view.home < 0:
         raise BadRequest("a set is promoted where there are two core sets, and no more")
+    if view.home == view.brokerset:
+        raise BadRequest(
+            f"set {view.name or view.brokerset} is home already: its nodes decide once most of "
+            "them run"
+        )
     begun = max(row.lineage for row in registry.values())
     lineage = begun
     if begun <= promoted:
         lineage = max(promoted, *(lineage_of(row.term) for row in registry.values())) + 1
-    away = {node for one in core if one.id != found.id for node in one.nodes}
-    linked = {node for one in told.values() for node in one.linked}
-    absent = {row for one in told.values() for row in one.absent}
     return PromotionPlan(
-        found.id,
-        found.name,
+        view.brokerset,
+        view.name,
         promoted if is_done else lineage,
         tuple(nodes),
         tuple(_losses(nodes, told.values())),
-        tuple(sorted((topic, partition_of(group)) for group, topic in absent)),
-        tuple(sorted(away & linked)),
+        tuple(sorted((topic, partition_of(group)) for group, topic in view.absent)),
+        tuple(sorted({node for one in told.values() for node in one.others})),
+        tuple(sorted({one.node for one in told.values() if one.starting})),
         is_done,
         {place: row.voter for place, row in registry.items()},
         tuple(told),

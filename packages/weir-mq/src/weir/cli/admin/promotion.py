@@ -89,6 +89,8 @@ def _told(plan: PromotionPlan) -> Iterator[str]:
     yield f"set {plan.name or plan.brokerset} would go on alone with nodes {nodes}"
     for one in plan.losses:
         yield f"  {_where(one)}: {_words(one)}"
+    for node in plan.starting:
+        yield f"  node {node} was started since: its copies of topics are not known yet"
     for topic, partition in plan.absent:
         yield f"  {topic}/{partition}: all of it, for no node of the set has a copy"
 
@@ -130,6 +132,7 @@ def _results(plan: PromotionPlan, dry_run: bool, waiting: list[tuple[str, int]])
         "promoted": not dry_run,
         "before": plan.is_done,
         "answering": list(plan.others),
+        "starting": list(plan.starting),
         "losses": [
             {
                 "topic": one.topic or None,

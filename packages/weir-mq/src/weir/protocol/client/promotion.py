@@ -60,19 +60,28 @@ class CopyRow(Control, frozen=True, array_like=True):
 
 
 class CopyList(ControlReply, frozen=True, array_like=True):
-    """The copies that a shard has, rising by group; there are `more`. The shard's node, its set,
-    the last promotion that its registry knows (0: none), the nodes that it is linked to, and the
-    groups of which no node of the set is to have a copy, by group and topic, as far as there is
-    room.
+    """The copies that a shard has, rising by group; there are `more`.
+
+    The shard's node and its set are for good. The rest is what is applied of the registry there,
+    through `applied` (0 where another shard has it): the name of the set, its `members` with how
+    many shards each has, the home set where there are two (-1: there are not), and the last
+    promotion (0: none); the nodes of other core sets that the shard is linked to; the groups of
+    which no node of the set is to have a copy, by group and topic, as far as there is room. While a
+    node is `starting`, it does not know all of the registry, nor its copies of topics.
     """
 
     rows: list[CopyRow]
     more: bool
     node: Natural
     brokerset: Natural
+    applied: Natural
+    name: str
+    members: list[tuple[Natural, Natural]]
+    home: Annotated[int, Meta(ge=-1)]
     promoted: Natural
-    linked: list[Natural]
+    others: list[Natural]
     absent: list[tuple[Natural, str]]
+    starting: bool
 
 
 class DescribeCopies(ControlRequest, frozen=True, array_like=True):
