@@ -6,13 +6,21 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weir.model.ids import NODE_MAX, Address
+from weir.model.ids import NODE_MAX, VOTER_MAX, Address
 from weir.model.limits import SET_ID_MAX
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.nodes import ListSets, ReportSet, SetInfo, SetList
+from weir.protocol.client.promotion import (
+    CopyList,
+    CopyRow,
+    DescribeCopies,
+    ForceRegistry,
+    PromoteSet,
+)
 from weir.protocol.client.relays import AskRelay, DescribeRelay, RelayInfo, RelayTold, RelayTopic
 from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
+from weir_raft import LINEAGE_MAX
 
 TOPICS, TAGS = ("default/a", "default/b"), ("", "x", "y")
 
@@ -129,11 +137,27 @@ _SIGNED = st.integers(-1, (1 << 63) - 1)
 _RELAYED = st.builds(
     RelayTopic, st.text(), st.text(), *[_NATURAL] * 7, _SIGNED, _SIGNED, *[_NATURAL] * 3
 )
+_COPIES = st.builds(CopyRow, _NATURAL, st.text(), *[_NATURAL] * 7, _SIGNED, _NATURAL, _NATURAL)
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
     DescribeTopology: st.builds(DescribeTopology),
     ReportSet: st.builds(ReportSet, st.integers(1, NODE_MAX), st.integers(0, SET_ID_MAX)),
     ListSets: st.builds(ListSets),
+    DescribeCopies: st.builds(DescribeCopies, _NATURAL, st.integers(-1, (1 << 63) - 1)),
+    ForceRegistry: st.builds(
+        ForceRegistry,
+        _NATURAL,
+        st.integers(0, SET_ID_MAX),
+        st.integers(1, LINEAGE_MAX),
+        st.lists(st.integers(1, VOTER_MAX), min_size=1, max_size=3),
+        st.booleans(),
+    ),
+    PromoteSet: st.builds(
+        PromoteSet,
+        st.integers(0, SET_ID_MAX),
+        st.integers(1, LINEAGE_MAX),
+        st.lists(st.integers(1, NODE_MAX), min_size=1, max_size=3),
+    ),
     DescribeRelay: st.builds(DescribeRelay, st.text(max_size=20)),
     AskRelay: st.builds(AskRelay, _ADDRESS, st.binary(max_size=60)),
 }
@@ -146,6 +170,22 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     SetList: (
         opcode_of(ListSets),
         st.builds(SetList, st.lists(_SETS), st.text(), st.lists(_NATURAL)),
+    ),
+    CopyList: (
+        opcode_of(DescribeCopies),
+        st.builds(
+            CopyList,
+            st.lists(_COPIES, max_size=3),
+            st.booleans(),
+            *[_NATURAL] * 3,
+            st.text(),
+            st.lists(st.tuples(_NATURAL, _NATURAL), max_size=3),
+            st.integers(-1, SET_ID_MAX),
+            _NATURAL,
+            st.lists(_NATURAL, max_size=3),
+            st.lists(st.tuples(_NATURAL, st.text()), max_size=3),
+            st.booleans(),
+        ),
     ),
     RelayInfo: (
         opcode_of(DescribeRelay),

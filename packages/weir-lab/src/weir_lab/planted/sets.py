@@ -468,3 +468,94 @@ OF_PRINCIPALS = (
 )
 
 BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS, *OF_HOLDS, *OF_PRINCIPALS)
+
+_RAFT = "packages/weir-raft/tests"
+_WORLDS = "packages/weir-lab/tests/unit/sim/test_promotions.py"
+_LOST_AS_TOLD = f"{_WORLDS}::test_the_other_set_goes_on_and_all_that_is_lost_was_told"
+
+OF_PROMOTION = (
+    Bug(
+        "promotion-lineage-not-raised",
+        "A partition that lost its voters goes on in a lineage of its own.",
+        "weir.broker.partition.partition",
+        "self.state.begin_lineage(raft.lineage_of(self.group.node.log.term(index)))",
+        "pass",
+        f"{_PULLS}::test_a_relay_is_told_where_a_lineage_took_over",
+    ),
+    Bug(
+        "promotion-old-home-not-fenced",
+        "Nodes of the old home serve nothing any more once they reach the promoted set.",
+        "weir.host.links",
+        "self.tell(ev.Outlived(at.node, answer.lineage))",
+        "pass",
+        _LOST_AS_TOLD,
+    ),
+    Bug(
+        "promotion-told-loss-too-small",
+        "All that a promotion loses was told.",
+        "weir.client.promotion",
+        "            best.offset,\n",
+        "            best.offset + 1,\n",
+        _LOST_AS_TOLD,
+    ),
+    Bug(
+        "promotion-old-home-lets-clients-in",
+        "A node that was left behind lets nobody in.",
+        "weir.broker.shard",
+        "self._cluster.trunks.cutoff.outlive(lineage)",
+        "pass",
+        _LOST_AS_TOLD,
+    ),
+    Bug(
+        "promotion-by-a-majority-of-copies",
+        "What any copy of a promoted set knows to be committed stays.",
+        "weir_raft.node_state",
+        "if not self.history.is_forced:\n            return self.configuration",
+        "if True:\n            return self.configuration",
+        f"{_RAFT}/unit/raft/test_raft_force.py"
+        "::test_the_first_election_needs_all_and_later_ones_most",
+    ),
+    Bug(
+        "promotion-hears-the-old-home",
+        "What the old home says is not taken in a promoted group.",
+        "weir_raft.core",
+        "if self.node_state.is_foreign(message.term):\n            return",
+        "if False:\n            return",
+        f"{_RAFT}/property/test_raft_lineages.py"
+        "::test_learners_go_on_with_all_that_any_of_them_knew_while_home_lives",
+    ),
+    Bug(
+        "promotion-forgets-that-it-retired",
+        "A node that was left behind leads nobody, after a start neither.",
+        "weir_raft.node_state",
+        "if self.lineage > history.lineage and not history.is_forced:",
+        "if False:",
+        f"{_RAFT}/unit/raft/test_raft_force.py"
+        "::test_who_retires_leads_no_more_and_keeps_what_it_has",
+    ),
+    Bug(
+        "promotion-told-by-a-stranger",
+        "Only a node of the system says that another one was left behind.",
+        "weir.host.links",
+        "answer.lineage and birth and answer.proof:",
+        "answer.lineage:",
+        f"{_UNIT}/host/test_outbound_link.py"
+        "::test_nobody_else_says_that_a_node_was_left_behind",
+    ),
+    Bug(
+        "promotion-lost-in-snapshots",
+        "Who was forced to vote is in the snapshots of the registry.",
+        "weir.broker.metadata.placement",
+        "*_trimmed(sets, keys, followers, self.promotions.encode()),",
+        "*_trimmed(sets, keys, followers),",
+        f"{_SETS}::test_promotions_are_kept_and_forgotten_with_their_topics",
+    ),
+    Bug(
+        "promotion-begun-twice",
+        "A lineage begins once, whoever asks for it again.",
+        "weir.broker.metadata.placement",
+        "if record.lineage <= self.promotions.lineage:",
+        "if False:",
+        f"{_SETS}::test_a_lineage_begins_once",
+    ),
+)

@@ -272,3 +272,20 @@ def test_a_key_is_of_one_hello() -> None:
     assert not link.is_expected(said, b"")
     for change in ({"system": 8}, {"node": 3}, {"to_node": 4}, {"nonce": 6}, {"birth": 9}):
         assert not link.is_expected(msgspec.structs.replace(said, **change), KEY), change
+
+
+def test_a_node_that_a_promotion_left_behind_is_told_so_with_a_proof() -> None:
+    world = World(births={2: 8, 3: 8})
+    world.links.disconnect(ef.Disconnect(2, 4))
+    world.links.disconnect(ef.Disconnect(3))
+    world.turns()
+    answers = []
+    for node in (2, 3):
+        transport, _ = world.dialled(Lane.QUICK, node, birth=8)
+        answers.append(link.decode_answer(b"".join(transport.data)[4:]))
+        assert transport.closed
+    told, removed = answers
+    assert (told.verdict, told.lineage) == (link.Verdict.REMOVED, 4)
+    assert "another core set was promoted without node 2 (lineage 4)" in told.reason
+    assert told.proof
+    assert (removed.verdict, removed.lineage, removed.proof) == (link.Verdict.REMOVED, 0, b"")

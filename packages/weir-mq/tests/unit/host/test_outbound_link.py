@@ -261,3 +261,24 @@ def test_a_node_that_left_is_dialled_no_more(world: World) -> None:
         connection.handler.lost("")
     world.passes(10)
     assert len(world.dialled) == 3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_was_left_behind_by_a_promotion_hears_of_it_from_a_node_of_the_system(
+    world: World, known: bool
+) -> None:
+    """Anybody can answer at an address: only the folder that is the node counts."""
+    if known:
+        world.links.connect(ef.Connect(2, "two", 6800, BIRTH))
+    proof = link.prove(BIRTH, world.dialled[-1][2].hello)
+    world.answer(verdict=Verdict.REMOVED, reason="it was left behind", proof=proof, lineage=3)
+    assert world.heard == ([ev.Outlived(2, 3)] if known else [])
+    assert "it was left behind" in world.told[-1]
+
+
+def test_nobody_else_says_that_a_node_was_left_behind(world: World) -> None:
+    world.links.connect(ef.Connect(2, "two", 6800, BIRTH))
+    for proof in (b"", link.prove(BIRTH + 1, world.dialled[-1][2].hello)):
+        world.answer(verdict=Verdict.REMOVED, reason="you are", proof=proof, lineage=3)
+        world.passes(1)
+    assert world.heard == []

@@ -28,11 +28,15 @@ _NODES_MOST = 3
 _TOPIC, _PARTITIONS = "stream", 3
 #: How long groups have to get to where they are wanted, in virtual seconds.
 _SETTLED_WITHIN = 90.0
-_PROMOTED_WITHIN, _TRIED_FOR = 120.0, (0.05, 8.0)
+_PROMOTED_WITHIN, _TRIED_FOR = 60.0, (0.05, 8.0)
 _READ_WITHIN = 60.0
 _PUBLISHED_WITHIN, _BETWEEN = 30.0, (0.001, 0.2)
 #: Home is back for so long before it is looked at: links are dialled anew within 5 s.
 _BACK = 20.0
+#: Nodes of home that are killed start again so long after; most sets are promoted in 30 s.
+_DOWN = 70.0
+#: By how much messages to the other set are late in some worlds, so that its copies lag.
+_SLOW = 300
 _WITHIN = 900.0
 _LOOK = 0.2
 
@@ -94,11 +98,16 @@ class Promotions:
         for name in ("far", "near"):  # every second process is where home is
             world.start(self._publisher(name), name)
         await asyncio.sleep(self._dice.uniform(0.5, 4.0))
+        if self._dice.random() < 0.5:
+            self._slow_down()
+            await asyncio.sleep(self._dice.uniform(0.5, 3.0))
         self._lose_home()
         await asyncio.sleep(self._dice.uniform(0.0, 8.0))
         if not await self._promote():
             return
         await asyncio.sleep(self._dice.uniform(1.0, 5.0))
+        if not self.is_cut_off:
+            await asyncio.sleep(max(self.lost_at + _DOWN - self.world.time, 0.0))
         self.world.faults.rejoin()
         await asyncio.sleep(_BACK)
         self._check_fence()
@@ -124,13 +133,20 @@ class Promotions:
         except TimeoutError:
             self.found.append(("Live", f"groups do not get to where sets want them: {text}"))
 
+    def _slow_down(self) -> None:
+        """Let copies away from home lag."""
+        net = self.world._brokers.net
+        for node in self._home:
+            for other in set(range(1, len(self.sets) + 1)) - set(self._home):
+                net.way(node, other).slow = net.way(other, node).slow = _SLOW
+
     def _lose_home(self) -> None:
         self.lost_at = self.world.time
         if self.is_cut_off:
             self.world.faults.divide(*self._home)
             return
         for node in self._home:
-            self.world.faults.kill(node, down=_PROMOTED_WITHIN + 30.0)
+            self.world.faults.kill(node, down=_DOWN)
 
     async def _promote(self) -> bool:
         """Let operators promote the set until one has seen it done; False if none did."""
@@ -179,8 +195,18 @@ class Promotions:
         return publish
 
     def _check_fence(self) -> None:
-        """No node of the old home leads any group."""
+        """No node of the old home leads any group, and each of the set knows where its log forks
+        from theirs.
+        """
+        assert self.plan is not None
         brokers = self.world._brokers
+        for node in set(brokers.hosts) - set(self._home):
+            for process in brokers.hosts[node].running:
+                shard = process.shard
+                for one in shard.topics.partitions() if shard is not None else ():
+                    if one.state.membership.lineage != self.plan.lineage:
+                        text = f"{one.group.id} at node {node} is of {one.state.membership.forks}"
+                        self.found.append(("Lineage", text))
         for node in self._home:
             for process in brokers.hosts[node].running:
                 if led := led_by(process):
@@ -232,5 +258,7 @@ def play_promotion(seed: int, shape: Shape) -> Outcome:
         seed, shape, f"nodes of sets {game.sets}, home {how}, {game.gone} gone",
         played.faults.count, len(game.confirmed), violations, played.trace_hash,
         time.perf_counter() - began, played.time,
-        promises=frozenset({"Live", "SameView", "ExactlyOnce", "ToldLoss", "Fenced", "Durable"}),
+        promises=frozenset(
+            {"Live", "SameView", "ExactlyOnce", "ToldLoss", "Fenced", "Durable", "Lineage"}
+        ),
     )  # fmt: skip

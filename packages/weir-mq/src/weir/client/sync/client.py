@@ -349,6 +349,8 @@ class SystemTopology(Twin[nodes.SystemTopology]):
     describe = waits(nodes.SystemTopology.describe)
     apply = waits(nodes.SystemTopology.apply)
     describe_relay = waits(nodes.SystemTopology.describe_relay)
+    plan_promotion = waits(nodes.SystemTopology.plan_promotion)
+    promote = waits(nodes.SystemTopology.promote)
 
 
 class Client(Twin[asynchronous.Client]):

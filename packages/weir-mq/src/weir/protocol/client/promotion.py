@@ -11,8 +11,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from weir.errors import LevelTooLow
-from weir.model.ids import NODE_MAX, VOTER_MAX, Natural
-from weir.model.limits import SET_NODES_MAX
+from weir.model.ids import LIMIT_MAX, NODE_MAX, VOTER_MAX, Natural
+from weir.model.limits import SET_ID_MAX, SET_NODES_MAX
 from weir.protocol.client.declaration import (
     Control,
     ControlReply,
@@ -54,7 +54,7 @@ class CopyRow(Control, frozen=True, array_like=True):
     last_term: Natural
     last: Natural
     committed: Natural
-    heard_ms: Annotated[int, Meta(ge=-1)]
+    heard_ms: Annotated[int, Meta(ge=-1, le=LIMIT_MAX)]
     offset: Natural
     stamp: Natural
 
@@ -77,7 +77,7 @@ class CopyList(ControlReply, frozen=True, array_like=True):
     applied: Natural
     name: str
     members: list[tuple[Natural, Natural]]
-    home: Annotated[int, Meta(ge=-1)]
+    home: Annotated[int, Meta(ge=-1, le=SET_ID_MAX)]
     promoted: Natural
     others: list[Natural]
     absent: list[tuple[Natural, str]]
@@ -99,7 +99,7 @@ class DescribeCopies(ControlRequest, frozen=True, array_like=True):
     )
 
     place: Natural = 0
-    after: Annotated[int, Meta(ge=-1)] = -1
+    after: Annotated[int, Meta(ge=-1, le=LIMIT_MAX)] = -1
 
 
 class ForceRegistry(ControlRequest, frozen=True, array_like=True):

@@ -12,6 +12,7 @@ from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.spread import UNDECLARED, Declared, Rule
 from weir.broker.metadata.topology import check_fit
+from weir.broker.promotion import check_promotion
 from weir.broker.records.entries import decode_control, encode_control
 from weir.broker.records.registry import (
     GroupsFollowed,
@@ -20,6 +21,7 @@ from weir.broker.records.registry import (
     NodeJoined,
     NodeRecord,
     SetJoined,
+    SetPromoted,
     TopicCreated,
     TopologyApplied,
 )
@@ -34,6 +36,7 @@ from weir.protocol.client.nodes import (
     ReportSettled,
     SetInfo,
 )
+from weir.protocol.client.promotion import PromoteSet
 from weir.topology.sets import SetNode, SetRow, Topology
 
 
@@ -385,3 +388,104 @@ def test_learners_are_kept() -> None:
     assert +Counter(nodes.load.held) == held(leader)
     nodes.apply(GroupsFollowed([(groups[0], (4 << 20,))]))  # of a topic that is gone
     assert not nodes.followers
+
+
+def promoted(leader: Leader, lineage: int = 1, *nodes: int) -> None:
+    leader.propose(SetPromoted(lineage, 2, nodes or (4, 5, 6)))
+    leader.settle()
+
+
+def test_a_promoted_set_goes_on_with_its_copies_and_without_all_other_nodes() -> None:
+    leader = two_sets()
+    groups, nodes = learning(leader, 6), leader.catalog.nodes
+    learners = {group: nodes.learners(group) for group in groups}
+    promoted(leader)
+    assert [one.id for one in nodes.all()] == [4, 5, 6]
+    for group in groups:
+        assert set(nodes.voters(group)) == set(learners[group])
+        assert set(nodes.promotions.forced[group].voters) == set(learners[group])
+        assert nodes.promotions.forced[group].lineage == 1
+    assert set(map(node_of, nodes.voters(REGISTRY_GROUP))) == {4, 5, 6}
+    assert nodes.promotions.outlived == {1: 1, 2: 1, 3: 1}
+    assert not nodes.followers
+    assert +Counter(nodes.load.held) == held(leader)
+
+
+def test_a_lineage_begins_once() -> None:
+    leader = two_sets()
+    learning(leader)
+    promoted(leader)
+    before = leader.catalog.nodes.encode()
+    leader.propose(SetPromoted(1, 2, (4,)))
+    leader.settle()
+    assert leader.catalog.nodes.encode() == before
+
+
+def test_a_group_without_a_copy_in_the_set_begins_with_nothing() -> None:
+    leader = two_sets()
+    groups, nodes = leader.topic(2), leader.catalog.nodes  # nobody learns of it yet
+    promoted(leader)
+    for group in groups:
+        forced = nodes.promotions.forced[group]
+        assert len(forced.voters) == 1
+        assert node_of(forced.voters[0]) in (4, 5, 6)
+        assert len(nodes.voters(group)) == 3, "it gets replicas as any other one"
+    assert +Counter(nodes.load.held) == held(leader)
+
+
+def test_a_group_that_keeps_most_of_its_voters_is_not_forced() -> None:
+    leader = two_sets(1, 3)
+    groups, nodes = learning(leader, 2), leader.catalog.nodes
+    assert [leader.sets_of(group) for group in groups] == [[1, 2, 2]] * 2
+    promoted(leader, 1, 2, 3, 4)
+    assert not any(group in nodes.promotions.forced for group in groups)
+    for group in groups:
+        assert set(map(node_of, nodes.voters(group))) <= {2, 3, 4}
+
+
+def test_a_promoted_set_is_home_until_another_topology_comes() -> None:
+    leader = two_sets()
+    groups, catalog = learning(leader), leader.catalog
+    promoted(leader)
+    for node in (7, 8, 9):
+        leader.propose(NodeJoined(node, f"host{node}", 6800, 2, FORMAT_LEVEL_TOPOLOGY))
+        leader.settle()
+        leader.membership.take_report(ReportSet(node, 1))
+        leader.settle()
+    assert catalog.spread.rule is Rule.HOME
+    assert catalog.spread.home == 2
+    assert learners_of(leader, groups) == [[7, 8, 9]]
+    hosts = [tuple(SetNode(n, f"host{n}", 6800) for n in range(at, at + 3)) for at in (7, 4)]
+    rows = [SetRow(n, f"set{n}", "core", nodes=there) for n, there in enumerate(hosts, 1)]
+    catalog.topology.apply(TopologyApplied(1, Topology(1, tuple(rows))))
+    assert catalog.spread.home == 1
+
+
+def test_promotions_are_kept_and_forgotten_with_their_topics() -> None:
+    leader = two_sets()
+    groups, nodes = learning(leader, 2), leader.catalog.nodes
+    promoted(leader)
+    copy = Nodes.decode(nodes.encode())
+    assert copy.promotions.encode() == nodes.promotions.encode()
+    assert copy.promotions.forced == nodes.promotions.forced
+    assert copy.promotions.last == (1, 2)
+    nodes.drop(groups)
+    assert set(nodes.promotions.forced) == {REGISTRY_GROUP}
+
+
+def test_what_cannot_be_promoted() -> None:
+    def refused(leader: Leader, brokerset: int, lineage: int, *nodes: int) -> str:
+        with pytest.raises(BadRequest) as caught:
+            check_promotion(leader.catalog, PromoteSet(brokerset, lineage, [*nodes]))
+        return str(caught.value)
+
+    leader = two_sets()
+    learning(leader)
+    check_promotion(leader.catalog, PromoteSet(2, 1, [4, 5]))
+    assert "is home already" in refused(leader, 1, 1, 1)
+    assert "node 3 is not of BrokerSet 2" in refused(leader, 2, 1, 3, 4)
+    assert "node 9 is not of BrokerSet 2" in refused(leader, 2, 1, 9)
+    promoted(leader)
+    assert "lineage 1 has begun already" in refused(leader, 2, 1, 4)
+    assert "two core sets, and no more" in refused(leader, 2, 2, 4)
+    assert "two core sets, and no more" in refused(Leader(3), 0, 1, 1)

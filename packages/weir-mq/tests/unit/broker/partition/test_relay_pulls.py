@@ -35,6 +35,7 @@ from weir.relay.messages import (
     AskFilter,
     Behind,
     FilterFrom,
+    LineageEnded,
     OffsetOutOfRange,
     Overloaded,
     Pull,
@@ -641,3 +642,31 @@ def test_a_value_of_which_a_chunk_is_damaged_is_a_gap(make_rig: Any, make_publis
     relay = Relay(rig, info, None)
     relay.run()
     assert (relay.machine.state.end, relay.machine.state.gaps) == (3, [(1, 2)])
+
+
+def test_a_relay_is_told_where_a_lineage_took_over(rig: Any, info: Any) -> None:
+    """A lone node that is forced goes on as it is, in the next lineage."""
+    group = rig.shard.topics.partition(info.addresses[0].group)[1].group
+    assert told(rig, info, pull(info))[0].lineage == 0
+    group.force(3, (group.voter,))
+    rig.tick()
+    rig.settle()
+    assert group.node.lineage == 3
+    refused = told(rig, info, pull(info))[0]
+    assert refused == LineageEnded(group.id, 7, 3, 17, ((3, 17),))
+    answer = told(rig, info, pull(info, lineage=3))[0]
+    assert isinstance(answer, Answer)
+    assert (answer.lineage, answer.next) == (3, 17)
+    rig.boot()
+    rig.settle()
+    rig.connect()
+    assert told(rig, info, pull(info))[0] == refused
+
+
+def test_a_reader_beyond_a_lineage_is_told_where_the_next_one_began(rig: Any, info: Any) -> None:
+    group = rig.shard.topics.partition(info.addresses[0].group)[1].group
+    group.force(1, (group.voter,))
+    rig.tick()
+    rig.settle()
+    refused = rig.answer(1, m.Fetch(info.addresses[0], 20, 1 << 20))
+    assert "Lineage 1 began at offset 17, when a core set was promoted" in refused.message
