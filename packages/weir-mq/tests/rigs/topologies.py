@@ -6,21 +6,22 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weir.model.ids import NODE_MAX, VOTER_MAX, Address
+from weir.model.ids import LINEAGE_MAX, NODE_MAX, VOTER_MAX, Address
 from weir.model.limits import SET_ID_MAX
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.nodes import ListSets, ReportSet, SetInfo, SetList
-from weir.protocol.client.promotion import (
+from weir.protocol.client.relays import AskRelay, DescribeRelay, RelayInfo, RelayTold, RelayTopic
+from weir.protocol.client.topology import (
+    ApplyTopology,
     CopyList,
     CopyRow,
     DescribeCopies,
+    DescribeTopology,
     ForceRegistry,
     PromoteSet,
+    TopologyState,
 )
-from weir.protocol.client.relays import AskRelay, DescribeRelay, RelayInfo, RelayTold, RelayTopic
-from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
 from weir.topology.sets import Caps, SetNode, SetRow, TopicTags, Topology
-from weir_raft import LINEAGE_MAX
 
 TOPICS, TAGS = ("default/a", "default/b"), ("", "x", "y")
 

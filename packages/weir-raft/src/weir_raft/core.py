@@ -307,7 +307,7 @@ class Core:
         return self.configure(state, node_state.configuration.changed(change))
 
     def force(self, lineage: int, voters: tuple[int, ...]) -> None:
-        """Go on as one of these voters alone; refusals as in Node.force."""
+        """Go on as one of these voters alone; refusals as in Lineages.force."""
         node_state = self.node_state
         configuration = Configuration(voters)
         configuration.validate()
@@ -328,7 +328,7 @@ class Core:
             self.state.deadline += node_state.timeout()
 
     def retire(self, lineage: int) -> None:
-        """Lead and vote in no lineage below this one; refusals as in Node.retire."""
+        """Lead and vote in no lineage below this one; refusals as in Lineages.retire."""
         if not 0 < lineage <= LINEAGE_MAX:
             raise InvalidChange(f"there is no lineage {lineage}")
         if lineage > self.node_state.lineage:

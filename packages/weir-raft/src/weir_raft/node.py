@@ -59,10 +59,80 @@ class NodeHistory(Protocol):
         """The configuration as of an index that is not compacted, as a Snapshot keeps it."""
 
 
+class Lineages:
+    """How often the members of a node's group were forced, and forcing them."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def current(self) -> int:
+        """The lineage of the current term: messages of another one are not taken."""
+        return self._node.core.node_state.lineage
+
+    @property
+    def begun(self) -> int:
+        """The lineage of the newest configuration in the log: below `current` until somebody who
+        was forced has led.
+        """
+        return self._node.core.node_state.history.lineage
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether voters were forced here of which none has led yet."""
+        return self._node.core.node_state.history.is_forced
+
+    @property
+    def heard(self) -> tuple[int, int]:
+        """How long ago a leader was last heard of, in ms (-1: never since the start), and through
+        where the log was committed by what it said.
+        """
+        node_state, state = self._node.core.node_state, self._node.core.state
+        if isinstance(state, Follower):
+            state.note_contact()
+        at, commit = node_state.heard_at, max(node_state.heard_commit, node_state.log.committed)
+        return (-1 if at < 0 else node_state.clock.now - at), commit
+
+    def force(self, lineage: int, voters: tuple[int, ...]) -> None:
+        """Go on as one of `voters` alone, in a lineage above that of all others, whatever the log
+        says who votes: what a majority of those had may be lost.
+
+        Each of them must be told, and the first election is won with the votes of all: so nothing
+        that any of them knows to be committed goes. Who is not among them takes no part any more,
+        and what it says later is not taken. What was told is in memory until somebody has led: a
+        node that starts again before is told anew. Without effect once somebody has. Raises
+        InvalidChange for a lineage that is over, or without this node among the voters.
+        """
+        self._node.context.active.add(self._node.context.group)
+        self._node.touched = True
+        self._node.core.force(lineage, voters)
+
+    def retire(self, lineage: int) -> None:
+        """Take no part any more in lineages below this one, which others were forced into: what is
+        here stays as it is, and this node leads nobody. Durable with the next Ready. Raises
+        InvalidChange for what is no lineage.
+        """
+        self._node.context.active.add(self._node.context.group)
+        self._node.touched = True
+        self._node.core.retire(lineage)
+
+
 class Node:
     """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
 
-    __slots__ = ("_active", "_group", "_pending", "context", "core", "history", "log", "touched")
+    __slots__ = (
+        "_active",
+        "_group",
+        "_pending",
+        "context",
+        "core",
+        "history",
+        "lineages",
+        "log",
+        "touched",
+    )
 
     def __init__(
         self, config: Config, storage: Storage, context: NodeContext | None = None
@@ -80,6 +150,8 @@ class Node:
         self.log: NodeLog = self.core.log
         #: The configurations in the log.
         self.history: NodeHistory = self.core.node_state.history
+        #: How often its members were forced.
+        self.lineages = Lineages(self)
         self._pending = self.core.node_state.pending
         self._active = self.context.active
         self._group = self.context.group
@@ -182,59 +254,6 @@ class Node:
         self._active.add(self._group)
         self.touched = True
         return self.core.change(change)
-
-    @property
-    def lineage(self) -> int:
-        """How often the group's members were forced, as far as the current term tells: messages of
-        another lineage are not taken.
-        """
-        return self.core.node_state.lineage
-
-    @property
-    def configured_lineage(self) -> int:
-        """The lineage of the newest configuration in the log: below `lineage` until somebody who
-        was forced has led.
-        """
-        return self.core.node_state.history.lineage
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether voters were forced here of which none has led yet."""
-        return self.core.node_state.history.is_forced
-
-    @property
-    def heard(self) -> tuple[int, int]:
-        """How long ago a leader was last heard of, in ms (-1: never since the start), and through
-        where the log was committed by what it said.
-        """
-        node_state, state = self.core.node_state, self.core.state
-        if isinstance(state, Follower):
-            state.note_contact()
-        at, commit = node_state.heard_at, max(node_state.heard_commit, node_state.log.committed)
-        return (-1 if at < 0 else node_state.clock.now - at), commit
-
-    def force(self, lineage: int, voters: tuple[int, ...]) -> None:
-        """Go on as one of `voters` alone, in a lineage above that of all others, whatever the log
-        says who votes: what a majority of those had may be lost.
-
-        Each of them must be told, and the first election is won with the votes of all: so nothing
-        that any of them knows to be committed goes. Who is not among them takes no part any more,
-        and what it says later is not taken. What was told is in memory until somebody has led: a
-        node that starts again before is told anew. Without effect once somebody has. Raises
-        InvalidChange for a lineage that is over, or without this node among the voters.
-        """
-        self._active.add(self._group)
-        self.touched = True
-        self.core.force(lineage, voters)
-
-    def retire(self, lineage: int) -> None:
-        """Take no part any more in lineages below this one, which others were forced into: what is
-        here stays as it is, and this node leads nobody. Durable with the next Ready. Raises
-        InvalidChange for what is no lineage.
-        """
-        self._active.add(self._group)
-        self.touched = True
-        self.core.retire(lineage)
 
     def read_index(self, context: int) -> None:
         """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.

@@ -12,7 +12,6 @@ import weir_raft as raft
 from weir_raft.core import Core
 from weir_raft.membership import VoteResult
 from weir_raft.node_state import NodeState
-from weir_raft.testing.checks import Checks
 from weir_raft.testing.rehearsal import STEPS, Rehearsal
 
 HOME, AWAY = (1, 2, 3), (4, 5, 6)
@@ -37,14 +36,12 @@ class Promotion(Rehearsal):
     def force(self) -> None:
         """Force the learners, and check them apart from home from here on."""
         known = max(self.actors[id].node.log.committed for id in AWAY)
-        self.away = Checks(f"seed {self.seed}, away")
-        self.away.committed = {i: at for i, at in self.checks.committed.items() if i <= known}
-        self.away._entries = dict(self.checks._entries)
+        self.away = self.checks.apart(f"seed {self.seed}, away", known)
         self.known, self.forced = dict(self.away.committed), True
         for id in AWAY:
-            self.actors[id]._checks = self.away
+            self.actors[id].check_by(self.away)
             if self.actors[id].up:
-                self.actors[id].node.force(1, AWAY)
+                self.actors[id].node.lineages.force(1, AWAY)
 
     def _start(self) -> None:
         super()._start()
@@ -53,7 +50,7 @@ class Promotion(Rehearsal):
     def told_again(self) -> None:
         for id in AWAY if self.forced else ():
             if self.actors[id].up:
-                self.actors[id].node.force(1, AWAY)
+                self.actors[id].node.lineages.force(1, AWAY)
 
     def calm(self) -> None:
         """A good day, on which both sides come to rest."""
@@ -83,14 +80,14 @@ def promote(seed: int) -> Promotion:
     away = [one.actors[id] for id in AWAY]
     leaders = [actor for actor in away if actor.node.accepts]
     assert len(leaders) == 1, f"seed {seed}: {[actor.node.role for actor in away]}"
-    assert {actor.node.lineage for actor in away} == {1}
+    assert {actor.node.lineages.current for actor in away} == {1}
     assert leaders[0].node.configuration == raft.Configuration(AWAY)
     assert {actor.applied for actor in away} == {leaders[0].applied}
     assert len({actor.crc for actor in away}) == 1
     for index, kept in one.known.items():
         assert one.away.committed[index] == kept
     home = [one.actors[id] for id in HOME]
-    assert {actor.node.lineage for actor in home} == {0}
+    assert {actor.node.lineages.current for actor in home} == {0}
     assert any(actor.node.accepts for actor in home), f"seed {seed}: home lost its leader"
     return one
 

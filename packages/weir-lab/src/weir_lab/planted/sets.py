@@ -467,8 +467,6 @@ OF_PRINCIPALS = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = (*OF_TOPOLOGY, *OF_PLACEMENT, *OF_RELAYS, *OF_HOLDS, *OF_PRINCIPALS)
-
 _RAFT = "packages/weir-raft/tests"
 _WORLDS = "packages/weir-lab/tests/unit/sim/test_promotions.py"
 _LOST_AS_TOLD = f"{_WORLDS}::test_the_other_set_goes_on_and_all_that_is_lost_was_told"
@@ -539,8 +537,7 @@ OF_PROMOTION = (
         "weir.host.links",
         "answer.lineage and birth and answer.proof:",
         "answer.lineage:",
-        f"{_UNIT}/host/test_outbound_link.py"
-        "::test_nobody_else_says_that_a_node_was_left_behind",
+        f"{_UNIT}/host/test_outbound_link.py::test_nobody_else_says_that_a_node_was_left_behind",
     ),
     Bug(
         "promotion-lost-in-snapshots",
@@ -558,4 +555,13 @@ OF_PROMOTION = (
         "if False:",
         f"{_SETS}::test_a_lineage_begins_once",
     ),
+)
+
+BUGS: tuple[Bug, ...] = (
+    *OF_TOPOLOGY,
+    *OF_PLACEMENT,
+    *OF_RELAYS,
+    *OF_HOLDS,
+    *OF_PRINCIPALS,
+    *OF_PROMOTION,
 )

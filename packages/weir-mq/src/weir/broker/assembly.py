@@ -284,9 +284,7 @@ def _services(
         **confirmations.handlers(),
         **logins.handlers(),
         **_token_keys(runtime, topics, registry).handlers(),
-        **registry.administration.fleets.handlers(),
-        **registry.administration.quotas.handlers(),
-        **registry.administration.topology.handlers(),
+        **_administration(registry),
         ReportDone: sweep.reported,
     }
     requests = Requests(
@@ -314,6 +312,11 @@ def _services(
         usage,
         auditor,
     )
+
+
+def _administration(registry: Registry) -> dict[type[Any], Handler]:
+    asked = registry.administration
+    return {**asked.fleets.handlers(), **asked.quotas.handlers(), **asked.topology.handlers()}
 
 
 def _auditor(

@@ -259,8 +259,9 @@ class BrokerSet:
         for whoever looks for what is not there.
         """
         for group in self._groups():
-            if group.node.lineage < lineage:
-                group.retire(lineage)
+            if group.node.lineages.current < lineage:
+                group.node.lineages.retire(lineage)
+                group.process_ready()
 
     # -- time --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, Unavailable
 from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of, topic_of
-from weir.protocol.client.promotion import (
+from weir.protocol.client.topology import (
     COPIES_MAX,
     CopyList,
     CopyRow,
@@ -109,7 +109,7 @@ class PromotionRequests:
             raise BadRequest(
                 f"node {me.node} is not among the voters: ask for the plan of the promotion again"
             )
-        if not request.forced and request.lineage > group.node.lineage:
+        if not request.forced and request.lineage > group.node.lineages.current:
             self._check_alone()
         group.force(request.lineage, tuple(request.voters))
         self._describe(caller, REGISTRY_GROUP - 1)
@@ -154,13 +154,22 @@ class PromotionRequests:
         node, offset, stamp = group.node, 0, 0
         if (partition := self._topics.find(group.id)) is not None:
             offset, stamp = partition.state.next_offset, partition.state.last_stamp
-        heard_ms, committed = node.heard
+        heard_ms, committed = node.lineages.heard
         last = node.log.last_index
         return CopyRow(
-            group.id, self._name(group.id), group.voter, node_of(group.leader), node.term,
-            node.configured_lineage, node.log.term(last) if last else 0, last, committed,
-            heard_ms, offset, stamp,
-        )  # fmt: skip
+            group.id,
+            self._name(group.id),
+            group.voter,
+            node_of(group.leader),
+            node.lineages.current,
+            node.lineages.begun,
+            node.log.term(last) if last else 0,
+            last,
+            committed,
+            heard_ms,
+            offset,
+            stamp,
+        )
 
     def _name(self, group: int) -> str:
         topic = self._topics.catalog.by_id(topic_of(group))

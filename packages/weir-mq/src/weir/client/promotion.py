@@ -25,14 +25,13 @@ from weir.model.ids import (
 from weir.order.clock import milliseconds_of
 from weir.protocol.client import nodes as n
 from weir.protocol.client.declaration import ControlRequest
-from weir.protocol.client.promotion import (
+from weir.protocol.client.topology import (
     CopyList,
     CopyRow,
     DescribeCopies,
     ForceRegistry,
     PromoteSet,
 )
-from weir_raft import lineage_of
 
 #: A node that does not say anything for so long is missing.
 _ANSWERS_WITHIN = 5.0
@@ -227,10 +226,9 @@ def _planned(view: CopyList, told: Mapping[int, CopyList]) -> PromotionPlan:
             f"set {view.name or view.brokerset} is home already: its nodes decide once most of "
             "them run"
         )
-    begun = max(row.lineage for row in registry.values())
-    lineage = begun
-    if begun <= promoted:
-        lineage = max(promoted, *(lineage_of(row.term) for row in registry.values())) + 1
+    lineage = max(row.begun for row in registry.values())
+    if lineage <= promoted:  # else it is to be finished
+        lineage = max(promoted, *(row.lineage for row in registry.values())) + 1
     return PromotionPlan(
         view.brokerset,
         view.name,

@@ -269,6 +269,11 @@ class World:
         return self._around.url
 
     @property
+    def brokers(self) -> BrokerSet:
+        """The nodes and the ways between them, for who looks inside."""
+        return self._brokers
+
+    @property
     def time(self) -> float:
         """Virtual seconds since the world began."""
         return self._virtual.now / SECOND

@@ -48,6 +48,10 @@ class Actor:
             self.multi.add(0, self.node)
         self.up = True
 
+    def check_by(self, checks: Checks) -> None:
+        """Let others check what this node does from here on."""
+        self._checks = checks
+
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass."""
         if self._post_link is None:

@@ -20,6 +20,15 @@ class Checks:
         #: What was committed when each read was asked for.
         self.asked: dict[int, int] = {}
 
+    def apart(self, name: str, through: int) -> Checks:
+        """Return checks of members that go on without the others from here on, and that know what
+        is committed through an index.
+        """
+        found = Checks(name)
+        found.committed = {i: kept for i, kept in self.committed.items() if i <= through}
+        found._entries = dict(self._entries)
+        return found
+
     @property
     def elections(self) -> int:
         """How many terms had a leader."""

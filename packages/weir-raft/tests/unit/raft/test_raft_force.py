@@ -25,21 +25,21 @@ def test_one_alone_goes_on_at_once_and_its_log_says_who_votes(group: Rehearsal) 
     group.flow()
     last = one.node.log.last_index
     away = group.actors[4]
-    away.node.force(1, (4,))
-    assert away.node.is_forced
+    away.node.lineages.force(1, (4,))
+    assert away.node.lineages.is_forced
     group.pass_ms(50)
     assert away.node.role is Role.LEADER
-    assert (away.node.lineage, away.node.is_forced) == (1, False)
+    assert (away.node.lineages.current, away.node.lineages.is_forced) == (1, False)
     assert away.node.configuration == Configuration((4,))
     assert away.node.log.last_index == last + 2  # who votes, and then nothing, of that term
     assert away.node.history.at(last) == Configuration((1, 2, 3), (), (4,))
     assert one.node.accepts
-    assert one.node.lineage == 0
+    assert one.node.lineages.current == 0
 
 
 def test_the_first_election_needs_all_and_later_ones_most() -> None:
     one = Member(4, 1, 1, voters=(1, 2, 3))
-    one.node.force(2, (4, 5, 6))
+    one.node.lineages.force(2, (4, 5, 6))
     sent = one.stand((5,))
     assert not sent  # one of three is missing
     one.tell(VoteReply(4, 6, one.node.term + 1, granted=True, pre=True))
@@ -55,7 +55,7 @@ def test_the_first_election_needs_all_and_later_ones_most() -> None:
 
 def test_a_refusal_ends_a_forced_election() -> None:
     one = Member(4, 1, voters=(1, 2, 3))
-    one.node.force(1, (4, 5))
+    one.node.lineages.force(1, (4, 5))
     one.node.campaign()
     one.sent()
     one.tell(VoteReply(4, 5, one.node.term, granted=False, pre=True))
@@ -64,7 +64,7 @@ def test_a_refusal_ends_a_forced_election() -> None:
 
 def test_another_lineage_is_neither_heard_nor_answered() -> None:
     one = Member(4, 1, 1, voters=(1, 2, 3))
-    one.node.force(1, (4, 5))
+    one.node.lineages.force(1, (4, 5))
     one.sent()
     assert one.tell(Append(4, 1, 9, 2, 1, (), 2), VoteRequest(4, 2, 9, 9, 9)) == []
     other = Member(1, 1, 1)
@@ -77,27 +77,27 @@ def test_who_was_never_told_anything_joins_any_lineage() -> None:
     one = Member(4, voters=())
     term = first_term(3) + 1
     one.tell(Append(4, 1, term, 0, 0, (), 0))
-    assert (one.node.lineage, one.node.leader) == (3, 1)
+    assert (one.node.lineages.current, one.node.leader) == (3, 1)
 
 
 def test_a_start_forgets_who_was_forced_and_is_told_again() -> None:
     one = Member(4, 1, voters=(1, 2, 3))
-    one.node.force(1, (4, 5))
+    one.node.lineages.force(1, (4, 5))
     one.sent()
     one.restart()
-    assert (one.node.lineage, one.node.is_forced) == (1, False)
-    one.node.force(1, (4, 5))
-    assert one.node.is_forced
-    assert one.node.lineage == 1
+    assert (one.node.lineages.current, one.node.lineages.is_forced) == (1, False)
+    one.node.lineages.force(1, (4, 5))
+    assert one.node.lineages.is_forced
+    assert one.node.lineages.current == 1
 
 
 def test_an_entry_of_the_lineage_says_it_for_good() -> None:
     one = Member(4, 1, voters=(1, 2, 3))
-    one.node.force(1, (4,))
+    one.node.lineages.force(1, (4,))
     one.pass_ms(100)
     one.restart()
     assert one.node.configuration == Configuration((4,))
-    one.node.force(1, (4, 5))  # somebody led in it: it is as it is
+    one.node.lineages.force(1, (4, 5))  # somebody led in it: it is as it is
     assert one.node.configuration == Configuration((4,))
 
 
@@ -107,24 +107,24 @@ def test_an_entry_of_the_lineage_says_it_for_good() -> None:
 def test_what_cannot_be_forced(lineage: int, voters: tuple[int, ...]) -> None:
     one = Member(4, 1, voters=(1, 2, 3))
     with pytest.raises(InvalidChange):
-        one.node.force(lineage, voters)
+        one.node.lineages.force(lineage, voters)
 
 
 def test_a_lineage_that_is_over_is_not_begun_again() -> None:
     one = Member(4, 1, voters=(1, 2, 3))
-    one.node.force(2, (4, 5))
+    one.node.lineages.force(2, (4, 5))
     with pytest.raises(InvalidChange, match="lineage 2 has begun"):
-        one.node.force(1, (4, 5))
+        one.node.lineages.force(1, (4, 5))
 
 
 def test_a_copy_knows_when_it_heard_of_a_leader_and_how_far_that_was() -> None:
     one = Member(4, 1, voters=(1, 2, 3))
-    assert one.node.heard == (-1, 0)
+    assert one.node.lineages.heard == (-1, 0)
     one.tell(Append(4, 1, 1, 1, 1, (), 7))
     one.pass_ms(150)
-    assert one.node.heard == (150, 7)
-    one.node.force(1, (4, 5))
-    assert one.node.heard == (150, 7)
+    assert one.node.lineages.heard == (150, 7)
+    one.node.lineages.force(1, (4, 5))
+    assert one.node.lineages.heard == (150, 7)
 
 
 def test_who_retires_leads_no_more_and_keeps_what_it_has(group: Rehearsal) -> None:
@@ -133,7 +133,7 @@ def test_who_retires_leads_no_more_and_keeps_what_it_has(group: Rehearsal) -> No
     group.flow()
     last = one.node.log.last_index
     for id in (1, 2, 3):
-        group.actors[id].node.retire(1)
+        group.actors[id].node.lineages.retire(1)
     group.pass_ms(3_000)
     roles = {group.actors[id].node.role for id in (1, 2, 3)}
     assert roles == {Role.FOLLOWER}
@@ -141,14 +141,14 @@ def test_who_retires_leads_no_more_and_keeps_what_it_has(group: Rehearsal) -> No
     one.start()  # a start changes nothing
     group.pass_ms(3_000)
     assert one.node.role is Role.FOLLOWER
-    assert one.node.lineage == 1
+    assert one.node.lineages.current == 1
     with pytest.raises(InvalidChange):
-        one.node.retire(0)
+        one.node.lineages.retire(0)
 
 
 def test_who_forgot_what_was_forced_seeks_no_election_by_what_was_before() -> None:
     one = Member(1, 1, voters=(1,))
-    one.node.force(1, (1, 2))
+    one.node.lineages.force(1, (1, 2))
     one.sent()
     one.restart()
     one.pass_ms(3_000)

@@ -135,7 +135,7 @@ class Promotions:
 
     def _slow_down(self) -> None:
         """Let copies away from home lag."""
-        net = self.world._brokers.net
+        net = self.world.brokers.net
         for node in self._home:
             for other in set(range(1, len(self.sets) + 1)) - set(self._home):
                 net.way(node, other).slow = net.way(other, node).slow = _SLOW
@@ -199,7 +199,7 @@ class Promotions:
         from theirs.
         """
         assert self.plan is not None
-        brokers = self.world._brokers
+        brokers = self.world.brokers
         for node in set(brokers.hosts) - set(self._home):
             for process in brokers.hosts[node].running:
                 shard = process.shard
@@ -221,7 +221,7 @@ class Promotions:
         there = {(partition, offset): value for partition, offset, value in orders[0]}
         values = [value for *_, value in orders[0]]
         if len({*values}) < len(values):
-            twice = [one for one in {*values} if values.count(one) > 1]
+            twice = [one for one in sorted({*values}) if values.count(one) > 1]
             self.found.append(("ExactlyOnce", f"{twice[:5]} are there twice"))
         losses = {one.partition: one for one in self.plan.losses}
         for said in self.confirmed:

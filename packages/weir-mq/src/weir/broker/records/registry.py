@@ -11,11 +11,10 @@ from weir.broker.records.audit import AuditRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.record import Number, Partition, Record
 from weir.broker.records.security import AccessRecord, FleetRecord, SecretsRewrapped
-from weir.model.ids import NODE_MAX, PARTITIONS_MAX, VOTER_MAX, Natural
+from weir.model.ids import LINEAGE_MAX, NODE_MAX, PARTITIONS_MAX, VOTER_MAX, Natural
 from weir.model.limits import JOIN_KEY_BYTES
 from weir.model.topic import KeyBy, SettingsChange, TopicSettings
 from weir.topology.sets import SetId, Topology
-from weir_raft import LINEAGE_MAX
 
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]

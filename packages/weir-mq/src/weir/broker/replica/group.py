@@ -251,18 +251,12 @@ class Group:
     # -- lineages ----------------------------------------------------------------------------
 
     def force(self, lineage: int, voters: tuple[int, ...]) -> None:
-        """Go on as one of `voters` alone: see `weir_raft.Node.force`. Without effect once another
-        lineage has begun; one that is damaged cannot, and waits for the others.
+        """Go on as one of `voters` alone: see `weir_raft.Node.lineages`. Without effect once
+        another lineage has begun; one that is damaged cannot, and waits for the others.
         """
         if self.damage is None:
             with suppress(raft.InvalidChange):
-                self.node.force(lineage, voters)
-            self.process_ready()
-
-    def retire(self, lineage: int) -> None:
-        """Take no part any more in lineages below this one."""
-        if self.damage is None:
-            self.node.retire(lineage)
+                self.node.lineages.force(lineage, voters)
             self.process_ready()
 
     # -- proposals and reads -----------------------------------------------------------------

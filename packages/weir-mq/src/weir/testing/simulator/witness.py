@@ -80,7 +80,7 @@ class Witness:
                 if group.damage is not None:
                     continue
                 state = pack(group.machine.encode())
-                at = group.id, group.node.log.applied, group.node.configured_lineage
+                at = group.id, group.node.log.applied, group.node.lineages.begun
                 node, other = states.setdefault(at, (process.node, state))
                 if other != state:
                     text = f"nodes {node} and {process.node} applied through {at[1]}, and differ"

@@ -27,7 +27,6 @@ from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import order as o
-from weir.protocol.client import promotion as p
 from weir.protocol.client import quotas as q
 from weir.protocol.client import schemas as s
 from weir.protocol.client import tokens as k
@@ -86,9 +85,9 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     m.SeekCursor: lambda t: m.SeekCursor(t.addresses[0], CLUSTER, (0, 0)),
     n.ListNodes: lambda _: n.ListNodes(),
     n.ListSets: lambda _: n.ListSets(),
-    p.DescribeCopies: lambda _: p.DescribeCopies(),
-    p.ForceRegistry: lambda _: p.ForceRegistry(0, 1, 1, [65536]),
-    p.PromoteSet: lambda _: p.PromoteSet(1, 1, [1]),
+    y.DescribeCopies: lambda _: y.DescribeCopies(),
+    y.ForceRegistry: lambda _: y.ForceRegistry(0, 1, 1, [65536]),
+    y.PromoteSet: lambda _: y.PromoteSet(1, 1, [1]),
     n.DescribeShard: lambda _: n.DescribeShard(),
     n.ChangeNode: lambda _: n.ChangeNode("drain", 1),
     n.RaiseLevel: lambda _: n.RaiseLevel(),

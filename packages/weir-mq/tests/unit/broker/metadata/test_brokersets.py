@@ -36,7 +36,7 @@ from weir.protocol.client.nodes import (
     ReportSettled,
     SetInfo,
 )
-from weir.protocol.client.promotion import PromoteSet
+from weir.protocol.client.topology import PromoteSet
 from weir.topology.sets import SetNode, SetRow, Topology
 
 

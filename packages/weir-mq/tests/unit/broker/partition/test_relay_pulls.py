@@ -651,7 +651,7 @@ def test_a_relay_is_told_where_a_lineage_took_over(rig: Any, info: Any) -> None:
     group.force(3, (group.voter,))
     rig.tick()
     rig.settle()
-    assert group.node.lineage == 3
+    assert group.node.lineages.current == 3
     refused = told(rig, info, pull(info))[0]
     assert refused == LineageEnded(group.id, 7, 3, 17, ((3, 17),))
     answer = told(rig, info, pull(info, lineage=3))[0]
