@@ -476,7 +476,7 @@ OF_PROMOTION = (
         "promotion-lineage-not-raised",
         "A partition that lost its voters goes on in a lineage of its own.",
         "weir.broker.partition.partition",
-        "self.state.begin_lineage(raft.lineage_of(self.group.node.log.term(index)))",
+        "state.begin_lineage(raft.lineage_of(self.group.node.log.term(index)))",
         "pass",
         f"{_PULLS}::test_a_relay_is_told_where_a_lineage_took_over",
     ),

@@ -647,7 +647,10 @@ class Partition:
         elif (record := payload.control) is not None:
             self._apply_control(index, record)
         else:
-            self._begin_term(index)
+            state.begin_lineage(raft.lineage_of(self.group.node.log.term(index)))
+            if self.leading is None and self.group.begins_own_term(index):
+                # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
+                self._lead_now()
         behind = state.decided_offset if state.scatterings.batches else state.next_offset
         if behind > before and self.group.id in self._events.waiting:  # chunks are nobody's news
             self._messages_committed()
@@ -686,13 +689,10 @@ class Partition:
         if leading is not None:
             leading.messages_committed()
 
-    def _begin_term(self, index: int) -> None:
-        group, state, context = self.group, self.state, self.context
-        state.begin_lineage(raft.lineage_of(group.node.log.term(index)))
-        if self.leading is not None or not group.begins_own_term(index):
-            return
-        # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
+    def _lead_now(self) -> None:
+        context = self.context
         self._events.leads_changed += 1
+        group, state = self.group, self.state
         clock = HybridClock(max(self._fence, state.last_stamp), context.highest)
         relays = RelayPulls(group, state, context.reads, context.outbox, context.time, self)
         self.leading = PartitionLeader(group, state, clock, context, self._pauses, relays)

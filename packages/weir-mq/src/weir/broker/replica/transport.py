@@ -366,10 +366,9 @@ def _check_level(message: raft.Message, level: int) -> None:
 
 def _check_term(node: raft.Node, term: int) -> None:
     # What is not above the bound alone is not asked of the node: as nearly every term.
-    if (
-        term > _TERMS_AHEAD_MAX
-        and raft.lineage_of(term) > node.lineages.current + _LINEAGES_AHEAD_MAX
-    ):
+    if term <= _TERMS_AHEAD_MAX:
+        return
+    if raft.lineage_of(term) > node.lineages.current + _LINEAGES_AHEAD_MAX:
         raise ImpossibleMessage(f"term {term:,} is told, where term {node.term:,} is known")
 
 
