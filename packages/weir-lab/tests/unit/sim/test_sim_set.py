@@ -133,6 +133,7 @@ def _seen(node: int, run: int, terms: list[int], *, leads: bool, term: int) -> P
         role=role,
         term=term,
         log=SimpleNamespace(first_index=1, last_index=len(terms), applied=len(terms), term=at),
+        lineages=SimpleNamespace(begun=0),
     )
     group = SimpleNamespace(
         id=9,
