@@ -407,7 +407,7 @@ class LeaderDice:
     LEFT_OUT = (
         reg.TopicDeleted, reg.TopicCreated, reg.TopicEnds, reg.TopicAltered,
         reg.NodeChanged, reg.NodeExpected, reg.NodeJoined, reg.SetJoined, reg.GroupsPlaced,
-        reg.GroupsFollowed, reg.GroupsSettled,
+        reg.GroupsFollowed, reg.GroupsSettled, reg.SetPromoted,
     )  # fmt: skip
 
     def __init__(self, seed: int, groups: list[int]) -> None:

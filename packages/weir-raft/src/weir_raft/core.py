@@ -182,7 +182,7 @@ class Core:
         Those of another lineage say nothing: who leads there need not have what is committed here.
         """
         term = self.node_state.hard_state.term
-        if self.node_state.is_foreign(message.term):
+        if message.term != term and self.node_state.is_foreign(message.term):
             return
         if isinstance(message, VoteRequest):
             if self._protected(message):

@@ -517,7 +517,7 @@ OF_PROMOTION = (
         "promotion-hears-the-old-home",
         "What the old home says is not taken in a promoted group.",
         "weir_raft.core",
-        "if self.node_state.is_foreign(message.term):\n            return",
+        "if message.term != term and self.node_state.is_foreign(message.term):\n            return",
         "if False:\n            return",
         f"{_RAFT}/property/test_raft_lineages.py"
         "::test_learners_go_on_with_all_that_any_of_them_knew_while_home_lives",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rigs.relay_nodes import fill, relay, until_known
@@ -18,6 +20,8 @@ from weir.cli.admin.hops import Hop
 from weir.cli.doctor import relay as doctor
 from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
+from weir.client.nodes import SystemTopology
+from weir.client.promotion import GroupLoss, PromotionPlan
 from weir.errors import BadRequest, TopologyChanged
 from weir.protocol.client.topology import TopologyState
 from weir.server.config import Config, NodeConfig
@@ -221,3 +225,83 @@ def test_relays_beyond_the_time_for_all_are_told_not_to_have_been_asked(
     told = asyncio.run(work())
     assert [one.name for one in told] == ["a/0", "a/1", "a/2"]
     assert all("for all relays were over" in one.error for one in told), told
+
+
+def planned(**more: object) -> PromotionPlan:
+    losses = (
+        GroupLoss("", -1, (4, 5), 0, 0, 0, 900),
+        GroupLoss("shop/orders", 0, (4, 5), 81, 1_700_000_000_500, 3, 41_250),
+        GroupLoss("shop/orders", 1, (4,), 7, 0, 0, -1),
+        GroupLoss("shop/orders", 2, (4, 5), 9, 1, 0, 20, True),
+    )
+    plan = PromotionPlan(
+        2, "south", 1, (4, 5), losses, (("shop/prices", 1),), (), (5,), False, {}, ()
+    )
+    return msgspec.structs.replace(plan, **more)
+
+
+def test_what_a_promotion_may_lose_is_printed_first(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, done = planned(), list[object]()
+
+    async def plan_promotion(*asked: object) -> PromotionPlan:
+        done.append(asked[1:])
+        return plan
+
+    async def promote(*asked: object, forced: bool = False) -> list[tuple[str, int]]:
+        done.append(forced)
+        return [("shop/orders", 1)]
+
+    monkeypatch.setattr(SystemTopology, "plan_promotion", plan_promotion)
+    monkeypatch.setattr(SystemTopology, "promote", promote)
+    monkeypatch.setattr("sys.stdin", io.StringIO("north\n"))
+    code, out, err = said(capsys, "promote", "south", "--without", "6", "--url", node.url)
+    assert (code, done) == (1, [("south", [6])])
+    assert out.splitlines() == [
+        "set south would go on alone with nodes 4, 5",
+        "  registry: topics, users and settings that were changed last, home was last heard of "
+        "0.9 s ago",
+        "  shop/orders/0: what lies at offset 81 or above, which was published after "
+        "2023-11-14 22:13:20.500+00:00, 3 entries of it are known to be lost, home was last heard "
+        "of 41.2 s ago",
+        "  shop/orders/1: what lies at offset 7 or above, when home was last heard of is not known",
+        "  shop/orders/2: nothing, a node of the set leads it",
+        "  node 5 was started since: its copies of topics are not known yet",
+        "  shop/prices/1: all of it, for no node of the set has a copy",
+    ]
+    assert "nothing was changed" in err
+    code, out, _ = said(capsys, "promote", "south", "--dry-run", "--url", node.url)
+    assert (code, done[1:]) == (0, [("south", ())])
+    assert out.endswith("nothing was changed\n")
+    code, out, err = said(capsys, "promote", "south", "--yes", "--json", "--url", node.url)
+    assert (code, done[2:]) == (1, [("south", ()), False])
+    found = json.loads(out)
+    assert found["losses"][1] == {
+        "topic": "shop/orders", "partition": 0, "nodes": [4, 5], "possible": True,
+        "from_offset": 81, "after_ms": 1_700_000_000_500, "missing_entries": 3,
+        "silent_seconds": 41.25,
+    }  # fmt: skip
+    assert found["leaderless"] == [{"topic": "shop/orders", "partition": 1}]
+    assert err == "partition 1 of shop/orders has no leader yet\n"
+
+
+def test_a_promotion_is_refused_while_the_other_set_answers(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def plan_promotion(*asked: object) -> PromotionPlan:
+        return planned(others=(1, 2))
+
+    monkeypatch.setattr(SystemTopology, "plan_promotion", plan_promotion)
+    code, _, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
+    assert code == 1
+    assert err.startswith("node 1, 2 of the other set answers: stop it first, or give --force")
+
+
+def test_a_lone_set_is_not_promoted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "promote", "0", "--yes", "--url", node.url)
+    assert code == 1
+    assert "a set is promoted where there are two core sets, and no more" in err
+    code, _, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
+    assert code == 1
+    assert "node 1 is of set 0, not south" in err
