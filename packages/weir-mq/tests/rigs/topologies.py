@@ -138,7 +138,10 @@ _SIGNED = st.integers(-1, (1 << 63) - 1)
 _RELAYED = st.builds(
     RelayTopic, st.text(), st.text(), *[_NATURAL] * 7, _SIGNED, _SIGNED, *[_NATURAL] * 3
 )
-_COPIES = st.builds(CopyRow, _NATURAL, st.text(), *[_NATURAL] * 7, _SIGNED, _NATURAL, _NATURAL)
+_COPIES = st.builds(
+    CopyRow, _NATURAL, st.text(), *[_NATURAL] * 7, _SIGNED, _NATURAL, _NATURAL,
+    st.lists(_NATURAL, max_size=3),
+)  # fmt: skip
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ApplyTopology: st.builds(ApplyTopology, _NATURAL, topologies(3)),
     DescribeTopology: st.builds(DescribeTopology),

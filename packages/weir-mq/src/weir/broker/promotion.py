@@ -169,6 +169,7 @@ class PromotionRequests:
             heard_ms,
             offset,
             stamp,
+            sorted(map(node_of, node.configuration.voters)),
         )
 
     def _name(self, group: int) -> str:

@@ -155,7 +155,7 @@ class Promoter:
                         (row.topic, partition_of(row.group))
                         for rows in told
                         for row in rows.rows
-                        if row.leader not in plan.nodes
+                        if not _is_led(row, plan.nodes)
                     }
                 )
             except (NotLeader, Unavailable, TimeoutError):
@@ -244,6 +244,13 @@ def _planned(view: CopyList, told: Mapping[int, CopyList]) -> PromotionPlan:
     )
 
 
+def _is_led(row: CopyRow, nodes: Collection[int]) -> bool:
+    """Whether one of these nodes leads a group, and most of its voters are among them: a leader
+    that lost the others does not know it at once.
+    """
+    return row.leader in nodes and 2 * sum(one in nodes for one in row.voting) > len(row.voting)
+
+
 def _losses(nodes: Sequence[int], told: Collection[CopyList]) -> Iterator[GroupLoss]:
     """Yield what may be lost of each group, by what its copies are, the registry first."""
     copies: defaultdict[int, list[tuple[int, CopyRow]]] = defaultdict(list)
@@ -262,5 +269,5 @@ def _losses(nodes: Sequence[int], told: Collection[CopyList]) -> Iterator[GroupL
             milliseconds_of(best.stamp),
             max(max(row.committed for row in rows) - best.last, 0),
             min(heard, default=-1),
-            any(row.leader in nodes for row in rows),
+            any(_is_led(row, nodes) for row in rows),
         )

@@ -85,7 +85,8 @@ class CopyRow(Control, frozen=True, array_like=True):
     none is known); the lineage of its Raft term, and the one that has `begun` by an entry in the
     log; the term and the index of the last entry; through where a leader said that the log is
     committed, and how many ms ago one was heard of (-1: not since the start). Messages below
-    `offset` are here, and `stamp` is the highest of their stamps.
+    `offset` are here, and `stamp` is the highest of their stamps. The nodes that vote, by the
+    newest configuration in the log, or by what was forced.
     """
 
     group: Natural
@@ -100,6 +101,7 @@ class CopyRow(Control, frozen=True, array_like=True):
     heard_ms: Annotated[int, Meta(ge=-1, le=LIMIT_MAX)]
     offset: Natural
     stamp: Natural
+    voting: list[Natural]
 
 
 class CopyList(ControlReply, frozen=True, array_like=True):
