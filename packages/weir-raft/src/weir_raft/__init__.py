@@ -30,7 +30,7 @@ from weir_raft.errors import (
 )
 from weir_raft.follower import Arriving
 from weir_raft.groups.multi import Multi
-from weir_raft.membership import LINEAGE_MAX, Change, Configuration, lineage_of
+from weir_raft.membership import LINEAGE_MAX, Change, Configuration, first_term, lineage_of
 from weir_raft.messages import (
     Append,
     AppendReply,
@@ -103,6 +103,7 @@ __all__ = [
     "VoteReply",
     "VoteRequest",
     "__version__",
+    "first_term",
     "lineage_of",
 ]
 

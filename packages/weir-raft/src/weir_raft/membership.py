@@ -15,10 +15,11 @@ from itertools import repeat
 
 from weir_raft.errors import InvalidChange, InvalidConfig, StorageError
 
-#: Terms of one lineage: no group holds more elections before an operator forces its members.
-_LINEAGE_TERMS = 1 << 32
+#: Terms of one lineage: however far ahead a peer may say that its term is, at each message that is
+#: believed, a lineage does not end before an operator forces its members.
+_LINEAGE_TERMS = 1 << 48
 #: A term must fit its field, with some to come.
-LINEAGE_MAX = (1 << 30) - 1
+LINEAGE_MAX = (1 << 14) - 1
 
 
 def lineage_of(term: int) -> int:

@@ -121,7 +121,7 @@ SHARDS_MAX = 1 << SHARD_BITS
 INCARNATION_BITS = 16
 NODE_MAX = (1 << 31) - 1
 #: A Raft term has room for so many lineages: see `weir_raft.lineage_of`.
-LINEAGE_MAX = (1 << 30) - 1
+LINEAGE_MAX = (1 << 14) - 1
 #: The BrokerSet of a node that has not said of which it is.
 SET_UNKNOWN = -1
 

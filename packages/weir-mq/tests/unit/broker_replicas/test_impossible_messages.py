@@ -62,6 +62,10 @@ IMPOSSIBLE = {
     "heartbeat, term": r.Heartbeat(TO, SENDER, (1 << 64) - 1, 0, 0),
     "heartbeat, term near the end": r.Heartbeat(TO, SENDER, NEAR_END, 0, 0),
     "heartbeat, term far ahead": r.Heartbeat(TO, SENDER, FAR_TERM, 0, 0),
+    "heartbeat, last term of a lineage": r.Heartbeat(TO, SENDER, (1 << 48) - 1, 0, 0),
+    "heartbeat, term far ahead in the next lineage": r.Heartbeat(
+        TO, SENDER, (1 << 48) + FAR_TERM, 0, 0
+    ),
     "heartbeat reply, term": r.HeartbeatReply(TO, SENDER, FAR_TERM, 0),
     "vote request, term": r.VoteRequest(TO, SENDER, FAR_TERM, 0, 0, pre=False, forced=True),
     "vote request, log": r.VoteRequest(TO, SENDER, 1, 5, 9, pre=True, forced=False),
@@ -225,6 +229,9 @@ NUMBERS = (
     1 << 32,
     1 << 33,
     1 << 41,
+    (1 << 48) - 1,
+    1 << 48,
+    (1 << 48) + 5,
     NEAR_END,
     NEAR_END + 1,
     (1 << 64) - 1,

@@ -11,7 +11,7 @@ from weir_raft.testing.rehearsal import Rehearsal
 
 
 def test_terms_tell_their_lineage() -> None:
-    assert [lineage_of(term) for term in (0, 1, (1 << 32) - 1, 1 << 32, (7 << 32) + 5)] == [
+    assert [lineage_of(term) for term in (0, 1, (1 << 48) - 1, 1 << 48, (7 << 48) + 5)] == [
         0, 0, 0, 1, 7,
     ]  # fmt: skip
     assert lineage_of(first_term(LINEAGE_MAX)) == LINEAGE_MAX

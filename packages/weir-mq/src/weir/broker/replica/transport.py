@@ -48,7 +48,7 @@ _BEAT, _REFILL_ASK = int(FrameKind.BEAT), int(FrameKind.REFILL_ASK)
 _LARGE = (raft.Append, raft.InstallSnapshot)
 
 
-#: A lineage has four billion terms: no group holds more elections.
+#: No group holds more elections while one of its nodes is away: four billion.
 _TERMS_AHEAD_MAX = 1 << 32
 #: No system is promoted more often while one of its nodes is away.
 _LINEAGES_AHEAD_MAX = 64
@@ -368,7 +368,9 @@ def _check_term(node: raft.Node, term: int) -> None:
     # What is not above the bound alone is not asked of the node: as nearly every term.
     if term <= _TERMS_AHEAD_MAX:
         return
-    if raft.lineage_of(term) > node.lineages.current + _LINEAGES_AHEAD_MAX:
+    lineage, own = raft.lineage_of(term), node.lineages.current
+    known = node.term if lineage == own else raft.first_term(lineage)
+    if lineage > own + _LINEAGES_AHEAD_MAX or term > known + _TERMS_AHEAD_MAX:
         raise ImpossibleMessage(f"term {term:,} is told, where term {node.term:,} is known")
 
 
