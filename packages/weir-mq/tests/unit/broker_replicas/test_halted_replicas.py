@@ -431,7 +431,7 @@ def test_a_snapshot_of_a_newer_release_says_so(trio: Any, size: int) -> None:
     node = trio[1]
     alone(trio, node)
     (why,) = large(trio, node, group, msgspec.msgpack.encode([99, [bytes(9)] * (size // 9)]))
-    assert "written by a newer release of weir (level 99, this one reads up to 13)" in why
+    assert "written by a newer release of weir (level 99, this one reads up to 14)" in why
     assert "upgrade this node" in why
     assert node.group(group).damage is None
 
