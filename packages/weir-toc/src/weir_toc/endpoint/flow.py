@@ -427,9 +427,17 @@ class Flow:
         return _inside(self.sent[service], ranges)
 
     def acknowledge(
-        self, now: int, service: Service, ack: Acknowledgement, found: Sequence[int]
+        self,
+        now: int,
+        service: Service,
+        ack: Acknowledgement,
+        found: Sequence[int],
+        is_forwarded: bool = False,
     ) -> Iterator[Sent | Batch]:
-        """Yield what this ACK acknowledges for the first time: `found` of `sent`."""
+        """Yield what this ACK acknowledges for the first time: `found` of `sent`.
+
+        If the controller brought it, it tells nothing of how long the network takes.
+        """
         sent = self.sent[service]
         newest = None
         top = packets = 0
@@ -441,7 +449,7 @@ class Flow:
             if isinstance(one, Batch) or one.times == 1:
                 newest = one
             yield one
-        if newest is not None:
+        if newest is not None and not is_forwarded:
             self.trips.measured(now - newest.sent_at)
         if found:
             self.trips.answered()

@@ -163,7 +163,7 @@ class Sender:
         if touched:
             self._separate(flow, service, touched)
             found, _ = flow.covered(service, ack)
-        for each in flow.acknowledge(now, service, ack, found) if found else ():
+        for each in flow.acknowledge(now, service, ack, found, is_forwarded) if found else ():
             if isinstance(each, Batch):
                 del self._pending(service)[each.stamp]
                 flow.arrived_alike(each)

@@ -182,6 +182,21 @@ def test_what_follows_on_a_path_that_is_cut_does_not_wait_for_five_timeouts(way:
     assert rack.new(B) == [b"one", b"two"]
 
 
+def test_an_answer_by_the_controller_is_no_round_trip_of_the_network() -> None:
+    """Else each message on a path that is cut would wait for as long as it took to find that."""
+    rack = CutRack()
+    rack.cut |= {(B, A)}
+    sent = [bytes([number]) for number in range(60)]  # so many that some are not sent again
+    rack.endpoints[A].send_many(rack.now, R, [[(B, one)] for one in sent])
+    rack.carry()
+    rack.run(CUT)
+    assert rack.new(B) == sent
+    rack.cut |= {(A, B)}
+    rack.send(A, R, (B, b"next"))
+    rack.run(10)
+    assert rack.new(B) == [*sent, b"next"]
+
+
 def test_fragments_that_are_lost_are_forwarded_though_small_messages_arrive() -> None:
     rack = CutRack()
     rack.loses = lambda process, data: process == A and len(data) > 1_000
