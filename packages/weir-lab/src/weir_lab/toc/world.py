@@ -279,13 +279,13 @@ class World:
     def stop_clock(self, node: int) -> None:
         """Stop the raw clock of a process or of a switch for good.
 
-        The host of a switch sees it by its timers, and ends. So does that of a process which still
-        joins: it may be that nobody has heard of it. One that has joined goes on here until the
-        switch of its rack sees it.
+        The host of a switch sees it by its timers, and ends. So does that of a process which the
+        switch of its rack may not see: it joins, or waits until its clock has come to its floor.
+        Another one goes on here until the switch sees it.
         """
         now = self.network.now
         self.clock_of(node).stop(now)
-        ends = _give_up_joining if node in self.hosts else World.crash
+        ends = _end_unseen if node in self.hosts else World.crash
         self.network.at(now + SILENT_INTERVALS * T, ends, self, node)
 
     def run(self, time: int) -> None:
@@ -671,10 +671,18 @@ def _is_correct(world: World, process: int, host: Host) -> bool:
     return host.has_joined or (process, host.switch) not in world.network.cut
 
 
-def _give_up_joining(world: World, process: int) -> None:
-    """The host of a process, if that runs and has not joined, finds that its clock stands."""
+def _end_unseen(world: World, process: int) -> None:
+    """The host of a process, if that runs, finds that its clock stands where no switch does.
+
+    One that nobody may have heard of is gone. One that has joined sends and takes nothing any more,
+    and settles what it holds once it has failed.
+    """
     host = world.hosts[process]
     if host.paused_until > world.network.now:
-        world.network.at(host.paused_until, _give_up_joining, world, process)
+        world.network.at(host.paused_until, _end_unseen, world, process)
     elif not host.has_joined:
         world.crash(process)
+    else:
+        one = world.switches[host.switch].registers().get(process)
+        if one is not None and one.barrier - one.floor < T:
+            host.endpoint.exclude()

@@ -132,6 +132,21 @@ def test_a_process_whose_clock_stops_before_it_hears_of_its_admission_fails() ->
     assert violations(world) == []
 
 
+@pytest.mark.parametrize("seed", range(6, 10))
+def test_a_process_ends_whose_clock_stops_before_it_has_passed_its_floor(seed: int) -> None:
+    """To the switch it looks like one that waits for its clock, as long as others send to it."""
+    world, random = world_of(seed, racks=1), Random(seed)
+    assert world.join(0) == 5
+    while not world.hosts[5].has_joined:
+        world.run(T // 20)
+    world.stop_clock(5)
+    run(world, 40, random)
+    assert [*world.controller.failed] == [5]
+    world.run(60 * T)
+    assert world.hosts[5].has_recovered
+    assert violations(world) == []
+
+
 def test_others_go_on_without_a_switch_whose_clock_has_stopped() -> None:
     world, random = world_of(4), Random(4)
     switch = world.hosts[1].switch

@@ -53,6 +53,8 @@ ONCE_BROKEN_WITH_RUNS = {
     6966: "processes held credits of each other that the receivers needed back for the others",
     16112: "the clock of a process stopped as its wish to join was lost, and its host did not end",
     31281: "the same a little later; a world has no barrier of who has not joined: that is 0",
+    27747: "an answer by the controller counted as a round trip, for which each forward waited",
+    45781: "the clock of a process stopped right above its floor, and its host did not end",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30
