@@ -253,8 +253,13 @@ class World:
             self.dead.add(node)
 
     def pause(self, process: int, time: int) -> None:
-        """Stop a process for a while, as SIGSTOP does: what comes meanwhile waits."""
-        self.hosts[process].paused_until = self.network.now + time
+        """Stop a process for a while, as SIGSTOP does: what comes meanwhile waits.
+
+        One that sleeps already sleeps until the later end: it would else take what comes from then
+        on before what has waited.
+        """
+        host = self.hosts[process]
+        host.paused_until = max(host.paused_until, self.network.now + time)
 
     def set_clock(self, node: int, step: int) -> None:
         """Set the raw clock of a process or of a switch forward or back."""

@@ -18,6 +18,7 @@ from weir_lab.toc.rest import is_at_rest, is_settled
 from weir_lab.toc.scenario import Outcome, drawn, play
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.endpoint.events import Service
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.node import SwitchNode
 
@@ -55,6 +56,7 @@ ONCE_BROKEN_WITH_RUNS = {
     31281: "the same a little later; a world has no barrier of who has not joined: that is 0",
     27747: "an answer by the controller counted as a round trip, for which each forward waited",
     45781: "the clock of a process stopped right above its floor, and its host did not end",
+    68664: "a process that slept was woken by a shorter sleep, and read first what came last",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30
@@ -267,6 +269,28 @@ def test_who_gives_up_a_process_that_goes_on_breaks_a_promise() -> None:
     with mutant.planted():
         found = play(mutant.seed).violations
     assert "I9 65537 gave up 2, which goes on" in found
+
+
+@pytest.mark.parametrize(("first", "second"), [(8, 3), (3, 7)])
+def test_a_process_that_sleeps_reads_all_in_order_at_the_later_end(first: int, second: int) -> None:
+    world = World(1, Shape(racks=1, spines=0, processes=2))
+    world.run(6 * T)
+    world.send(1, Service.RELIABLE, [(2, b"before")])
+    world.run(4 * T)
+    host = world.hosts[2]
+    barriers = host.endpoint.barriers
+    world.pause(2, first * T)
+    world.run(T)
+    world.pause(2, second * T)
+    for turn in range(6):
+        world.send(1, Service.RELIABLE, [(2, bytes((turn,)))])
+        world.run(T)
+        assert host.endpoint.barriers == barriers
+    sent = [each.parts[0][1] for each in world.hosts[1].sendings.values()]
+    world.run(6 * T)
+    assert len(sent) == 7
+    assert [one.message.payload for one in host.deliveries] == sent
+    assert not host.inbox
 
 
 def test_a_planted_bug_is_taken_back() -> None:
