@@ -133,7 +133,9 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
     # Budgets hold a window for each process. A clock that is set far ahead ends waits by itself.
     is_ahead = world.hosts[source].now(now) > now + 100 * T
     for one in sending.failed:
-        is_given_up = one.reason in (Reason.UNREACHABLE, Reason.NO_MEMORY)
+        is_given_up = one.reason is Reason.NO_MEMORY or (
+            one.reason is Reason.UNREACHABLE and _is_reachable(world, source, one.to)
+        )
         if is_given_up and one.to in world.correct and not is_ahead:
             yield f"I9 {source} gave up {one.to}, which goes on"
     if sending.service is R:
@@ -149,6 +151,15 @@ def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -
             yield f"I9 {source} was not told that {lost} missed {sending.stamp}"
         if world.shape.is_calm and failed:
             yield f"I9 best effort {sending.stamp} of {source} failed at {failed}, without a fault"
+
+
+def _is_reachable(world: World, source: int, to: int) -> bool:
+    """Whether a sender can ask a receiver and get its answer: by the network, or by the controller.
+
+    A sender that has neither goes on, as long as no commit barrier waits for what it has sent.
+    """
+    is_cut = not {(source, to), (to, source)}.isdisjoint(world.network.severed)
+    return not is_cut or source not in world.control.unreached
 
 
 def _cut_off(world: World, source: int, sending: Sending, receivers: set[int]) -> Iterator[str]:

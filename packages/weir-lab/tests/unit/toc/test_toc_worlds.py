@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 
 from rigs.drawn_mutants import cases, seeds_of
 from weir_lab.cli.sim import app
+from weir_lab.toc.checkers import violations
 from weir_lab.toc.mutants import MUTANTS, Mutant
 from weir_lab.toc.network import Network
 from weir_lab.toc.rest import is_at_rest, is_settled
 from weir_lab.toc.scenario import Outcome, drawn, play
 from weir_lab.toc.world import Shape, T, World
 from weir_toc.endpoint.endpoint import Endpoint
-from weir_toc.endpoint.events import Service
+from weir_toc.endpoint.events import Reason, SendFailed, Service
 from weir_toc.endpoint.receiving import Receiver
 from weir_toc.node import SwitchNode
 
@@ -56,6 +57,7 @@ ONCE_BROKEN_WITH_RUNS = {
     31281: "the same a little later; a world has no barrier of who has not joined: that is 0",
     27747: "an answer by the controller counted as a round trip, for which each forward waited",
     45781: "the clock of a process stopped right above its floor, and its host did not end",
+    59412: "who reached neither a process nor the controller was blamed that it gave up the former",
     68664: "a process that slept was woken by a shorter sleep, and read first what came last",
 }
 #: So many worlds are looked at for what they meet.
@@ -269,6 +271,44 @@ def test_who_gives_up_a_process_that_goes_on_breaks_a_promise() -> None:
     with mutant.planted():
         found = play(mutant.seed).violations
     assert "I9 65537 gave up 2, which goes on" in found
+
+
+@pytest.mark.parametrize("path", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("is_unreached", [False, True])
+def test_who_can_ask_a_receiver_by_no_way_gives_it_up_rightly(
+    path: tuple[int, int], is_unreached: bool
+) -> None:
+    """Best effort holds no barrier: so it goes on, and what it sends to others leaves in time."""
+    world = World(1, Shape(racks=1, spines=0, processes=3))
+    world.run(6 * T)
+    world.network.severed.add(path)
+    if is_unreached:
+        world.unreach(1)
+    world.send(1, Service.BEST_EFFORT, [(2, b"lost"), (3, b"comes")])
+    world.run(1_100 * T)
+    assert world.correct.keys() == {1, 2, 3}
+    assert [one.message.payload for one in world.hosts[3].deliveries] == [b"comes"]
+    (sending,) = world.hosts[1].sendings.values()
+    assert (Reason.UNREACHABLE in [one.reason for one in sending.failed]) == is_unreached
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("reason", [Reason.UNREACHABLE, Reason.NO_MEMORY])
+@pytest.mark.parametrize("severed", [set(), {(1, 2)}, {(2, 1)}, {(2, 3)}])
+@pytest.mark.parametrize("unreached", [set(), {1}, {2}])
+def test_who_can_ask_a_receiver_does_not_give_it_up(
+    reason: Reason, severed: set[tuple[int, int]], unreached: set[int]
+) -> None:
+    world = World(1, Shape(racks=1, spines=0, processes=3))
+    world.run(6 * T)
+    world.send(1, Service.BEST_EFFORT, [(2, b"comes")])
+    world.run(6 * T)
+    (sending,) = world.hosts[1].sendings.values()
+    sending.failed.append(SendFailed(1, sending.stamp, 2, reason, Service.BEST_EFFORT))
+    world.network.severed |= severed
+    world.control.unreached |= unreached
+    is_right = reason is Reason.UNREACHABLE and 1 in unreached and severed & {(1, 2), (2, 1)}
+    assert violations(world) == ([] if is_right else ["I9 1 gave up 2, which goes on"])
 
 
 @pytest.mark.parametrize(("first", "second"), [(8, 3), (3, 7)])
