@@ -122,7 +122,7 @@ class ControlPath:
         """
         connected = {one for one in commits if one not in self.unreached}
         for process in sorted(connected):
-            self.away.told(now, commits[process])
+            self.away.told(now, process, commits[process])
         return self.away.silent(now, failures, frozenset(connected)) if self.unreached else []
 
     def follows(self, node: int, term: int) -> None:

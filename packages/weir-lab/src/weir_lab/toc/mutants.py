@@ -247,6 +247,9 @@ MUTANTS = (
            "return sorted(due)", "return []", 1004310, ("I9", "I14")),
     Mutant("what has not left keeps its credits above a smaller window", _SENDING,
            "flow.take_back(_queued(self.flows.values(), flow.to))", "pass", 6966, ("I9", "I16")),
+    Mutant("all is decided that one rack has passed", _AWAY,
+           "return min(racks.values(), default=0)", "return max(racks.values(), default=0)", 67501,
+           ("I10", "I11")),
 )  # fmt: skip
 
 

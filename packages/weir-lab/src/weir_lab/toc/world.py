@@ -15,6 +15,7 @@ from weir_lab.toc.control import ANSWER, COLLECT, CONTROL_NS, CONTROL_SLOW, Cont
 from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
 from weir_lab.toc.watch import Watch
 from weir_toc import packet as wire
+from weir_toc.controller.away import passed
 from weir_toc.controller.entries import (
     Command,
     Completed,
@@ -456,12 +457,12 @@ class World:
 
     def _settle(self, process: int, through: int, senders: Iterable[int]) -> None:
         """Let a process settle what it holds, once the controller knows what became of it."""
-        others = self.correct.values()
-        if not others:  # nobody has delivered any of it, or will
+        if not self.correct:  # nobody has delivered any of it, or will
             self.hosts[process].is_returning = False
             self.crash(process)
             return
-        if max(one.endpoint.barriers[1] for one in others) < through:
+        commits = {one: self.hosts[one].endpoint.barriers[1] for one in self.controller.processes}
+        if passed(commits, commits) < through:
             self.network.at(self.network.now + T, self._settle, process, through, senders)
             return
         host = self.hosts[process]

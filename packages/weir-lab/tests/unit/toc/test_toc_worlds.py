@@ -59,6 +59,7 @@ ONCE_BROKEN_WITH_RUNS = {
     45781: "the clock of a process stopped right above its floor, and its host did not end",
     59412: "who reached neither a process nor the controller was blamed that it gave up the former",
     68664: "a process that slept was woken by a shorter sleep, and read first what came last",
+    67501: "one that came back delivered what a rack had alone that was cut off after that",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30

@@ -1,11 +1,29 @@
-"""Processes without a connection that may hold the commit barriers of all. It is given the time.
+"""What processes tell of their commit barriers, and who holds these back without a connection.
 
-Nobody can ask them why, and the controller cannot forward for them if a path of theirs is cut.
+Nobody can ask such a process why, and the controller cannot forward for it if a path of it is cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from weir_toc.controller.failures import FailureState
+from weir_toc.topology import rack_of
+
+
+def passed(processes: Iterable[int], commits: Mapping[int, int]) -> int:
+    """Return the stamp that the commit barriers of all racks of these processes have passed.
+
+    `commits` are the barriers that some of them have used. The switch of a rack sends the same to
+    all of its processes, so one of each is enough. One of all would not be: if other racks go on
+    without it, their frozen registers give its failure stamp, and these may be lower than what it
+    has delivered. Without processes it is 0.
+    """
+    racks: dict[int, int] = {}
+    for process in processes:
+        rack = rack_of(process)
+        racks[rack] = max(racks.get(rack, 0), commits.get(process, 0))
+    return min(racks.values(), default=0)
 
 
 class Away:
@@ -14,18 +32,23 @@ class Away:
     def __init__(self, answer: int) -> None:
         """`answer` is how long a node may take to answer, in nanoseconds."""
         self._answer = answer
-        #: The highest commit barrier that a process which goes on has told to this leader, when it
-        #: rose, and when one was told.
-        self.committed = 0
-        self._committed_at = self._told_at = 0
+        #: The highest commit barrier that each process has told to this leader.
+        self._commits: dict[int, int] = {}
+        #: The highest of all, when it rose, and when one was told.
+        self._committed = self._committed_at = self._told_at = 0
         #: Since when each process that goes on has not been connected.
         self._since: dict[int, int] = {}
 
-    def told(self, now: int, commit: int) -> None:
+    def told(self, now: int, process: int, commit: int) -> None:
         """Note the commit barrier that a process which goes on tells."""
-        if commit > self.committed:
-            self.committed, self._committed_at = commit, now
+        self._commits[process] = max(commit, self._commits.get(process, 0))
+        if commit > self._committed:
+            self._committed, self._committed_at = commit, now
         self._told_at = now
+
+    def passed(self, failures: FailureState) -> int:
+        """Return the stamp that the commit barriers of all racks have passed that go on."""
+        return passed(failures.processes, self._commits)
 
     def silent(self, now: int, failures: FailureState, connected: frozenset[int]) -> list[int]:
         """Return the processes to give up, in rising order.
@@ -33,6 +56,9 @@ class Away:
         They have not been connected for the time of an answer, and for as long the barriers that
         others tell have stood, though no failure is dealt with.
         """
+        if len(self._commits) > len(failures.processes):  # some have failed
+            for process in self._commits.keys() - failures.processes:
+                del self._commits[process]
         away = failures.processes - connected
         for process in [one for one in self._since if one not in away]:
             del self._since[process]

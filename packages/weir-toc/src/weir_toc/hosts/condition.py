@@ -34,7 +34,7 @@ def readings_in(
     alarms = pacing.alarms(failures.topology)
     found: list[Lagging | Held] = []
     if node in failures.processes and "commit" in frame:
-        pacing.away.told(monotonic_ns(), number_in(frame, "commit"))
+        pacing.away.told(monotonic_ns(), node, number_in(frame, "commit"))
     found += alarms.lag.read(replace(reading, links=links))
     if node in failures.processes and "promise" in frame:
         promise = promise_from(frame["promise"])

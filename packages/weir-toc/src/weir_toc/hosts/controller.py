@@ -652,8 +652,9 @@ def is_decided(
 ) -> bool:
     """Whether all is decided that a process which has come back holds, so that it may ask.
 
-    A process that goes on has used a commit barrier at or above it. So whoever recalled some of it
-    had that noted before, and the answer follows all that is noted by now.
+    In each rack a process that goes on has used a commit barrier at or above it. So whoever
+    recalled some of it had that noted before, and the answer follows all that is noted by now; and
+    who fails later does so at a stamp that is not below it.
     """
-    is_passed = pacing is not None and returned.through <= pacing.away.committed
+    is_passed = pacing is not None and returned.through <= pacing.away.passed(failures)
     return is_passed and process in failures.failed

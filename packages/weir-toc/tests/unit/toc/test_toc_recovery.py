@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+
 from rigs.one_rack import OneRack, T
 from weir_toc import packet as wire
+from weir_toc.controller.away import Away, passed
 from weir_toc.controller.codec import decisions_to, report_to
-from weir_toc.controller.entries import Decide, Decisions, InputSilent, ProcessJoined, Recalled
+from weir_toc.controller.entries import (
+    Decide,
+    Decisions,
+    Entry,
+    InputSilent,
+    ProcessJoined,
+    Recalled,
+)
 from weir_toc.controller.failures import RANGES_KEPT, RETURNING_MAX, FailureState
+from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded, Reported, Returned
 from weir_toc.controller.state import ControllerState
 from weir_toc.endpoint.endpoint import Endpoint
@@ -21,8 +32,9 @@ from weir_toc.endpoint.events import (
     Settled,
     Undeliverable,
 )
+from weir_toc.hosts.controller import is_decided
 from weir_toc.hosts.frames import FRAME_BYTES_MAX, REQUEST_BYTES_MAX, framed_json
-from weir_toc.topology import Topology
+from weir_toc.topology import Topology, process_id, switch_id
 
 R = Service.RELIABLE
 A, B, C = 1, 2, 3
@@ -301,3 +313,74 @@ def test_only_a_sender_says_what_it_has_recalled() -> None:
     state.apply(Reported(A, 1, 2, Recalled(A, C, ((8, 8),))))
     assert state.apply(Reported(A, 1, 3, Returned(A, 9, ()))) == []
     assert state.failures.decisions(C, []) == Decisions(((C, 100),), ((A, 8, 8),))
+
+
+# -- when it answers -------------------------------------------------------------------------------
+
+
+def test_one_process_of_each_rack_is_behind_what_all_racks_have_passed() -> None:
+    first, second, other = process_id(0, 1), process_id(0, 2), process_id(1, 1)
+    here = {first, second, other}
+    assert passed(here, {first: 7, second: 5, other: 9}) == 7
+    assert passed(here, {first: 9, other: 8}) == 8
+    assert passed(here, {first: 9, second: 9}) == 0
+    assert passed({first}, {first: 7, other: 5}) == 7
+    assert passed((), {first: 7}) == 0
+
+
+def test_what_one_rack_alone_has_passed_is_not_decided() -> None:
+    """The rack may be cut off: what comes from there above a lower stamp is discarded then."""
+    one, other, sender, returned = (process_id(*at) for at in ((0, 1), (0, 2), (2, 1), (1, 1)))
+    rack_0, rack_1, spine = (switch_id(name) for name in ("rack-0", "rack-1", "spine-0"))
+    state = FailureState(Topology.tree(3, 1))
+    for process in (one, other, sender, returned):
+        state.apply(ProcessJoined(process))
+    pacing, asks = Pacing(T), Returned(returned, 150, (sender,))
+    for now, process in enumerate((one, other, sender)):
+        pacing.away.told(now, process, 150)
+    assert not is_decided(state, pacing, returned, asks)  # it goes on
+    pacing = Pacing(T)
+    state.apply(InputSilent(rack_1, returned, 1, 100))
+    state.apply(Decide())
+    pacing.away.told(1, sender, 200)
+    pacing.away.told(2, one, 149)
+    assert not is_decided(state, pacing, returned, asks)
+    cut: list[Entry] = [InputSilent(rack_0, spine, 1, 120), InputSilent(spine, rack_0, 1, 130)]
+    for entry in (*cut, Decide()):
+        state.apply(entry)
+    assert state.failed == {returned: 100, sender: 120}
+    pacing.away.told(3, other, 150)
+    assert is_decided(state, pacing, returned, asks)
+    found = state.decisions(returned, asks.senders)
+    assert found == Decisions(((returned, 100), (sender, 120)), ())
+    assert not is_decided(state, None, returned, asks)
+
+
+def test_what_a_process_told_that_has_failed_counts_no_more() -> None:
+    state, pacing = failed(C), Pacing(T)
+    asks = Returned(C, 150, (A,))
+    pacing.away.told(1, A, 200)
+    pacing.away.told(2, A, 190)  # it was told late
+    assert is_decided(state, pacing, C, asks)
+    rack = state.topology.switch_of_rack(0).id
+    state.apply(InputSilent(rack, A, 1, 100))
+    state.apply(Decide())
+    assert not is_decided(state, pacing, C, asks)
+    pacing.away.told(3, B, 150)
+    assert is_decided(state, pacing, C, asks)
+
+
+def test_what_failed_processes_told_is_not_kept() -> None:
+    state, away = failed(C), Away(T)
+
+    def size() -> int:
+        away.silent(0, state, frozenset({A, B}))
+        return len(pickle.dumps(away))
+
+    for process in (A, B):
+        away.told(0, process, 150)
+    before = size()
+    for process in range(C, C + 1_000):
+        away.told(0, process, 150)
+    assert size() == before
+    assert away.passed(state) == 150

@@ -300,12 +300,12 @@ def test_who_is_not_connected_has_failed_once_commit_barriers_stand() -> None:
     assert pacing.due(8, state, here) == []
     late = 8 + 3 * ANSWER_NS_MIN
     for now in range(8, late, ANSWER_NS_MIN // 2):  # barriers rise: B holds none
-        pacing.away.told(now, now)
+        pacing.away.told(now, A, now)
         assert pacing.due(now, state, here) == []
-    pacing.away.told(late, late)
-    pacing.away.told(late + ANSWER_NS_MIN - 1, late)
+    pacing.away.told(late, A, late)
+    pacing.away.told(late + ANSWER_NS_MIN - 1, A, late)
     assert pacing.due(late + 9 * ANSWER_NS_MIN, state, here) == []  # nobody has told any more
-    pacing.away.told(late + ANSWER_NS_MIN, late - 1)
+    pacing.away.told(late + ANSWER_NS_MIN, A, late - 1)
     assert pacing.due(late + ANSWER_NS_MIN, state, here | {B}) == []
     assert pacing.due(late + ANSWER_NS_MIN + 1, state, here) == []  # since now only
     assert pacing.due(late + 2 * ANSWER_NS_MIN + 1, state, here) == [NodeSilent(B)]
@@ -318,10 +318,10 @@ def test_barriers_that_a_failure_holds_are_no_fault_of_who_is_not_connected() ->
     state = founded("a", "b", "c")
     pacing, here = Pacing(1_000_000), frozenset({SWITCH, A})
     assert pacing.due(7, state, here) == []
-    pacing.away.told(7, 7)
+    pacing.away.told(7, A, 7)
     state.apply(NodeSilent(C))
     now = 7 + ANSWER_NS_MIN
-    pacing.away.told(now, 7)
+    pacing.away.told(now, A, 7)
     assert NodeSilent(B) not in pacing.due(now, state, here)
 
 
