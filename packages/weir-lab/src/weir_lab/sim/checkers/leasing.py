@@ -110,7 +110,9 @@ class HeldBack:
             until, start = one.sent + one.delay_ms * MS, history.starts.get(one.partition, 0)
             for grant in places.get(place, ()):
                 shared = [o for o in one.span if grant.first <= o < grant.behind and o >= start]
-                early = one.sent <= grant.arrived < until and grant.fence > one.fence
+                # A broker counts whole milliseconds: that in which the delay ends is over for it.
+                is_before = one.sent <= grant.arrived and grant.arrived // MS < until // MS
+                early = is_before and grant.fence > one.fence
                 if not early or sought(history, one, grant.arrived):
                     continue
                 if _was_over(history, grant, one.confirmed):
