@@ -193,3 +193,12 @@ def test_consumers_are_served_while_an_operator_names_a_voter_that_lacks_much() 
     """
     outcome = run_drawn(515862137)
     assert not outcome.violations, outcome.report()
+
+
+@one_in(3)
+def test_a_delay_that_ends_within_a_millisecond_is_not_judged_by_less() -> None:
+    """Given back at 1,924.658 ms for 30 ms, and granted at 1,954.221 ms: the broker counts whole
+    milliseconds.
+    """
+    outcome = run_drawn(728142531)
+    assert not outcome.violations, outcome.report()

@@ -360,6 +360,14 @@ def test_what_went_past_retention_breaks_no_promise() -> None:
     assert violations(history) == []
 
 
+@pytest.mark.parametrize(("arrived", "is_early"), [(999, True), (1_000, False), (1_066, False)])
+def test_a_delay_is_over_in_the_millisecond_in_which_it_ends(arrived: int, is_early: bool) -> None:
+    history = honest()
+    granted_while_held_back(history)  # at 66 µs, for 1 ms
+    history.grants[1].arrived = arrived
+    assert ("HeldBack" in {name for name, _ in violations(history)}) is is_early
+
+
 @pytest.mark.parametrize("change", [fenced, chunked])
 def test_fences_and_chunks_break_no_promise(change: Callable[[History], None]) -> None:
     history = honest()
