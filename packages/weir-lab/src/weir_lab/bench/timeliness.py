@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -168,6 +168,20 @@ def measure(settings: Settings, progress: Progress) -> Result:
             return _measured(settings, secure.nodes, progress, secure.url)
     with running_nodes(settings.folder, settings.replicas) as node:
         return _measured(settings, node, progress, node.url)
+
+
+def median_run(runs: Sequence[Result]) -> Result:
+    """Return of runs of the same settings the one in the middle, the lower of two: by its ratio to
+    the plain run of its turn or, where they are plain themselves, by messages a second. A run in
+    which something went wrong comes before all that are clean.
+    """
+
+    def rank(run: Result) -> float:
+        ratio = run.tls_ratio or run.closed_ratio
+        return run.messages_per_s if ratio is None else ratio
+
+    middle = sorted(runs, key=rank)[(len(runs) - 1) // 2]
+    return next((run for run in runs if not run.clean), middle)
 
 
 def _measured(settings: Settings, node: Serving, progress: Progress, url: str) -> Result:

@@ -39,6 +39,7 @@ for verb in (throughput, burst, latency, order, handlers, workers, readers, spar
 
 
 app.add_typer(toc_app)
+_TURNS_MAX = 100
 
 
 @app.callback(invoke_without_command=True)
@@ -66,6 +67,9 @@ def timeliness(
         bool,
         typer.Option("--closed", help="Run each again on a closed set, to which clients log in."),
     ] = False,
+    turns: Annotated[
+        int, typer.Option(help="Run all of it so often, in turns; the median run is shown.")
+    ] = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -80,9 +84,11 @@ def timeliness(
     with usage("timeliness"):
         from msgspec.structs import replace
 
+        from weir_lab.bench.bounds import check_bounds
         from weir_lab.bench.harness.runs import record as keep
-        from weir_lab.bench.timeliness import Settings, measure
+        from weir_lab.bench.timeliness import Settings, measure, median_run
 
+        check_bounds(turns=(turns, 1, _TURNS_MAX))
         counts = several(producers, "producers")
         plans = [
             Settings(messages, size, count, partitions, seconds(deadline), folder, replicas)
@@ -93,21 +99,23 @@ def timeliness(
         for plan in plans:
             plan.check()
     schema = "weir.bench.timeliness/1"
-    results: list[Result] = []
+    runs: list[list[Result]] = [[] for _ in plans]
     plain = 0.0
     with stop_as_by_ctrl_c():
-        for plan in plans:
-            with progress("received", messages) as show:
-                found = measure(plan, show)
-            if not (plan.tls or plan.closed):
-                plain = found.messages_per_s
-            ratio = found.messages_per_s / plain
-            if plan.tls:
-                found = replace(found, tls_ratio=ratio)
-            if plan.closed:
-                found = replace(found, closed_ratio=ratio)
-            results.append(found)
-            keep(record, schema, plan, results[-1], None)
+        for _ in range(turns):
+            for plan, found in zip(plans, runs, strict=True):
+                with progress("received", messages) as show:
+                    run = measure(plan, show)
+                if not (plan.tls or plan.closed):
+                    plain = run.messages_per_s
+                ratio = run.messages_per_s / plain
+                if plan.tls:
+                    run = replace(run, tls_ratio=ratio)
+                if plan.closed:
+                    run = replace(run, closed_ratio=ratio)
+                found.append(run)
+                keep(record, schema, plan, run, None)
+    results = [median_run(found) for found in runs]
     finish(schema, plans, results, "messages_per_s", most=False, as_json=as_json, show=_print)
 
 

@@ -150,19 +150,19 @@ OF_HANDSHAKES = (
     ),
     bench(
         "timeliness-tls",
-        "One producer and one consumer, without TLS and with it, one after the other",
-        "timeliness --tls",
+        "One producer and one consumer, without TLS and with it, by five turns: the median ratio",
+        "timeliness --tls --turns 5",
         {"by TLS, of plain": Figure("runs.1.tls_ratio")},
         Goal("by TLS, of plain", "≥", 0.6),
-        seconds=30,
+        seconds=50,
     ),
     bench(
         "timeliness-tls-set",
         "The same on three nodes, whose links are by mutual TLS in the run by TLS",
-        "timeliness --tls --replicas 3",
+        "timeliness --tls --replicas 3 --turns 3",
         {"by TLS, of plain": Figure("runs.1.tls_ratio")},
         Goal("by TLS, of plain", "≥", 0.6),
-        seconds=40,
+        seconds=60,
     ),
     bench(
         "latency-tls",
@@ -181,11 +181,12 @@ OF_HANDSHAKES = (
     ),
     bench(
         "timeliness-closed",
-        "One producer and one consumer, on an open node and then on a closed one, both without TLS",
-        "timeliness --closed",
+        "One producer and one consumer, on an open node and then on a closed one, both without "
+        "TLS, by seven turns: the median ratio",
+        "timeliness --closed --turns 7",
         {"closed, of open": Figure("runs.1.closed_ratio")},
         Goal("closed, of open", "≥", 0.97),
-        seconds=30,
+        seconds=45,
     ),
     bench(
         "tenants",

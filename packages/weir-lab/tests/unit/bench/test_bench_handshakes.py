@@ -10,6 +10,7 @@ from rigs.drawn_mutants import one_in
 from weir.cli.main import main
 from weir_lab.bench.handshakes import Settings, measure
 from weir_lab.bench.sides.certified import certified_nodes
+from weir_lab.bench.timeliness import CpuSeconds, Result, median_run
 
 
 def test_handshakes_and_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +37,8 @@ def test_timeliness_by_tls_and_closed_is_compared_with_plain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["bench", "timeliness", "--messages", "20000", "--tls", "--closed", "--json"]
+    assert main([*words, "--turns", "0"]) == 2
+    assert "turns" in capsys.readouterr().err
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     plain, by_tls, closed = found["runs"]
@@ -43,6 +46,20 @@ def test_timeliness_by_tls_and_closed_is_compared_with_plain(
     assert (by_tls["tls"], closed["closed"]) == (True, True)
     for run, ratio in ((by_tls, "tls_ratio"), (closed, "closed_ratio")):
         assert run[ratio] == pytest.approx(run["messages_per_s"] / plain["messages_per_s"])
+
+
+def test_of_several_turns_the_median_run_is_shown_unless_one_lost_something() -> None:
+    def run(rate: float, ratio: float | None = None, lost: int = 0) -> Result:
+        used = CpuSeconds(None, 0.0, 0.0)
+        return Result(
+            1, 10, 100, 1.0, rate, lost, 0, 0, 0, 10, 0, 1, used, 1.0, None, closed_ratio=ratio
+        )  # fmt: skip
+
+    plain = [run(rate) for rate in (5.0, 1.0, 3.0, 2.0)]
+    assert median_run(plain).messages_per_s == 2.0
+    closed = [run(9.0, 0.9), run(1.0, 1.1), run(5.0, 1.0)]
+    assert median_run(closed).closed_ratio == 1.0
+    assert median_run([*closed, run(9.0, 2.0, lost=1)]).lost == 1
 
 
 def test_a_set_has_a_certificate_for_each_node() -> None:
