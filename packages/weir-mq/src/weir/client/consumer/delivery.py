@@ -351,6 +351,16 @@ class Delivery:
         self._owner.give_back(self, delay, True)
 
 
+class Numbers(Protocol):
+    """By which number a grant is held, which changes as it is moved to another connection."""
+
+    def now(self, partition: int, fence: int) -> int:
+        """Return the number of now of a grant that came with `fence`."""
+
+    async def unmoved(self, partition: int) -> int:
+        """Return once nothing of a partition is being moved."""
+
+
 class Extending:
     """Extends the leases of what is held, by one timer."""
 
@@ -361,17 +371,17 @@ class Extending:
         lease: float,
         held: Held,
         monotonic: Callable[[], float],
-        now: Callable[[int, int], int],
+        numbers: Numbers,
     ) -> None:
         """Take how many seconds a lease has from its extension on, and what says by which number a
-        grant of a partition is held `now`.
+        grant is held.
         """
         self._cluster = cluster
         self._places = places
         self._lease = lease
         self._held = held
         self._monotonic = monotonic
-        self._now = now
+        self._numbers = numbers
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -418,6 +428,7 @@ class Extending:
         try:
             await self._ask(partition, holdings)
         except StaleGrant:
+            await self._numbers.unmoved(partition)
             if asked != self._fences(holdings):  # they were moved meanwhile
                 return await self._together(partition, holdings)
             if len(holdings) > 1:  # some are over, and the others must not suffer for it
@@ -428,7 +439,7 @@ class Extending:
         return True
 
     def _fences(self, holdings: Sequence[Holding]) -> list[int]:
-        return [self._now(one.partition, one.fence) for one in holdings]
+        return [self._numbers.now(one.partition, one.fence) for one in holdings]
 
     async def _ask(self, partition: int, holdings: Sequence[Holding]) -> None:
         fences = self._fences(holdings)

@@ -217,11 +217,14 @@ class TopicLeases:
         message must not begin.
         """
         assert self._pulling is not None  # it was pulled
+        partition, moves = holding.partition, -1
         try:
-            await self._pulling.report(holding.partition, runs)
-            return
-        except StaleGrant:
-            pass
+            # What is being moved is nobody's for the broker, and ours once that is done.
+            while moves != self._kept.times(partition):
+                moves = await self._kept.unmoved(partition)
+                with contextlib.suppress(StaleGrant):
+                    await self._pulling.report(partition, runs)
+                    return
         except UnknownTopic as error:
             self.presence.end(error)
         holding.ends = self._home.system.monotonic()

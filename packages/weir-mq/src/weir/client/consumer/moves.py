@@ -38,6 +38,9 @@ class KeptGrants:
         self._first: dict[tuple[int, int], int] = {}
         #: How many requests to move were sent.
         self._moves = 0
+        #: By partition, how many moves have begun, and the end of the one that is under way.
+        self._times: dict[int, int] = {}
+        self._under_way: dict[int, asyncio.Event] = {}
 
     @property
     def token(self) -> bytes:
@@ -59,6 +62,18 @@ class KeptGrants:
         """Return the number with which a grant came that has this one now."""
         return self._first.get((partition, fence), fence)
 
+    def times(self, partition: int) -> int:
+        """Return how many moves of a partition have begun."""
+        return self._times.get(partition, 0)
+
+    async def unmoved(self, partition: int) -> int:
+        """Return, once nothing of a partition is being moved, how many moves of it have begun. If
+        more have when an answer comes, it may say of what was moved meanwhile that it is nobody's.
+        """
+        while (moved := self._under_way.get(partition)) is not None:
+            await moved.wait()
+        return self.times(partition)
+
     def clear(self) -> None:
         """Nothing that came is held any more."""
         self._came.clear()
@@ -69,6 +84,17 @@ class KeptGrants:
         """Keep what is held of a partition, by the connection of now; also what is `settled` and
         not told yet, by fence. Nothing is told meanwhile. Raises what a request does.
         """
+        self._times[partition] = self.times(partition) + 1
+        moved = self._under_way[partition] = asyncio.Event()
+        try:
+            await self._move(places, partition, settled, held)
+        finally:
+            del self._under_way[partition]
+            moved.set()
+
+    async def _move(
+        self, places: Places, partition: int, settled: Iterable[int], held: Held
+    ) -> None:
         came = [
             fence
             for (at, fence), one in self._came.items()

@@ -182,8 +182,7 @@ class Pulling:
 
     def _extending(self, lease: float) -> Extending:
         wanted, held = self._wanted, self._puller.held
-        now = self._kept.now
-        return Extending(wanted.cluster, self.places, lease, held, self._monotonic, now)
+        return Extending(wanted.cluster, self.places, lease, held, self._monotonic, self._kept)
 
     async def withdraw(self) -> None:
         """Return, in a pause, when no pull is under way any more. Raises what a request does."""

@@ -16,6 +16,7 @@ from weir.client.client import Client
 from weir.client.connection.metadata import Places
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Extending
+from weir.client.consumer.moves import KeptGrants
 from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, StaleGrant
 from weir.model.message import Message
@@ -267,9 +268,8 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
                 ended, other = await anext(grants), await anext(grants)
                 held = consumer.settlement.leases.topics["t"].held
                 places = await Places.find(network_of(w), "t")
-                extending = Extending(
-                    "c", places, 3_600, held, time.monotonic, lambda _, fence: fence
-                )
+                kept = KeptGrants("c", network_of(w))
+                extending = Extending("c", places, 3_600, held, time.monotonic, kept)
                 before = held[0, other.fence].ends
                 assert not await extending.extend([*held.values()])
                 assert held[0, ended.fence].over
