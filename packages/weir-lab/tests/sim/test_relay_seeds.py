@@ -83,3 +83,12 @@ def test_what_comes_for_a_consumer_in_order_that_leaves_a_relay_goes_to_others_a
     """
     outcome = run_drawn(214590869)
     assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.timeout(120)
+def test_a_report_while_a_grant_is_moved_to_another_relay_loses_nothing() -> None:
+    """Grant 89 of the cluster `order` was moved by its consumer while that reported its message, 9:
+    the report was refused, the consumer held it no more, and was granted 10, which came before 9.
+    """
+    outcome = run_drawn(889983797)
+    assert not outcome.violations, outcome.report()
