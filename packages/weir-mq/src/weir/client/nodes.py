@@ -260,20 +260,23 @@ class SystemTopology:
         """
         return await self._network.request(ApplyTopology(after, topology), TopologyState)
 
-    async def plan_promotion(self, brokerset: str, without: Collection[int] = ()) -> PromotionPlan:
+    async def plan_promotion(
+        self, brokerset: str, without: Collection[int] = (), *, wait: float = 0.0
+    ) -> PromotionPlan:
         """Return what may be lost if a core set goes on alone, by its name or id, `without` some of
-        its nodes. Nothing is changed.
+        its nodes. Nothing is changed. While nodes of other sets answer, as those do that have just
+        been stopped, it is planned anew for up to `wait` seconds.
 
         Raises `BadRequest` for a set that cannot be promoted, and `Unavailable` where a node of it
         does not answer.
         """
-        return await Promoter(self._network).plan(brokerset, without)
+        return await Promoter(self._network).plan(brokerset, without, wait=wait)
 
     async def promote(self, plan: PromotionPlan, *, forced: bool = False) -> list[tuple[str, int]]:
         """Let a set go on alone, whose home set is lost, and wait until all groups are led; return
         the topic and partition of those that are not after 60 s. It may be asked for again.
 
-        Raises `Unavailable` while a node of the other set answers, unless `forced`.
+        Raises `Unavailable` while a node of the other set answers for 5 s, unless `forced`.
         """
         promoter = Promoter(self._network)
         await promoter.promote(plan, forced=forced)

@@ -37,6 +37,9 @@ from weir.protocol.client.topology import (
 _ANSWERS_WITHIN = 5.0
 #: How long the registry has to elect a leader, and groups have.
 _ELECTED_WITHIN, _LED_WITHIN = 30.0, 60.0
+#: How long nodes of another set that were just stopped may count as there: a link that breaks
+#: without a word is noticed after 3 s.
+ALONE_WITHIN = 5.0
 _AGAIN_AFTER = 0.2
 
 
@@ -95,12 +98,24 @@ class Promoter:
         """Ask over these connections, of which one leads to a node of the set."""
         self._network = network
 
-    async def plan(self, brokerset: str, without: Collection[int] = ()) -> PromotionPlan:
-        """Return what to do to promote a set, by its name or id, without some of its nodes.
+    async def plan(
+        self, brokerset: str, without: Collection[int] = (), *, wait: float = 0.0
+    ) -> PromotionPlan:
+        """Return what to do to promote a set, by its name or id, without some of its nodes. While
+        nodes of other sets answer, it is planned anew for up to `wait` seconds.
 
         Raises `BadRequest` for a set that cannot be promoted, and `Unavailable` where a node of it
         does not answer.
         """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while (plan := await self._plan(brokerset, without)).others and not plan.is_done:
+            if loop.time() >= until:
+                break
+            await asyncio.sleep(_AGAIN_AFTER)
+        return plan
+
+    async def _plan(self, brokerset: str, without: Collection[int]) -> PromotionPlan:
         told: dict[int, CopyList] = {}
         view = await self._page(0, -1)
         if brokerset not in (view.name, str(view.brokerset)):
@@ -119,15 +134,15 @@ class Promoter:
         """Do it; return the nodes once the registry has decided it. What was done before is not
         done again, so it may be asked for as often as it takes.
 
-        Raises `Unavailable` while a node of another set answers, unless `forced`.
+        Raises `Unavailable` while a node of another set answers for 5 s, unless `forced`.
         """
+        loop = asyncio.get_running_loop()
         if not plan.is_led:
-            voters = sorted(plan.registry.values())
+            voters, until = sorted(plan.registry.values()), loop.time() + ALONE_WITHIN
             for place in sorted(plan.registry):
                 force = ForceRegistry(place, plan.brokerset, plan.lineage, voters, forced)
-                await self._ask(force, CopyList)
+                await self._force(force, until)
         request = PromoteSet(plan.brokerset, plan.lineage, list(plan.nodes))
-        loop = asyncio.get_running_loop()
         until = loop.time() + _ELECTED_WITHIN
         while True:
             try:
@@ -139,6 +154,19 @@ class Promoter:
                         f"{_ELECTED_WITHIN:g} s: see that they reach each other, and ask again "
                         f"({error})"
                     ) from error
+            await asyncio.sleep(_AGAIN_AFTER)
+
+    async def _force(self, request: ForceRegistry, until: float) -> None:
+        """Let a copy of the registry go on. Raises `Unavailable` if it may not until then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._ask(request, CopyList)
+            except Unavailable:
+                if request.forced or loop.time() >= until:
+                    raise
+            else:
+                return
             await asyncio.sleep(_AGAIN_AFTER)
 
     async def led(self, plan: PromotionPlan) -> list[tuple[str, int]]:

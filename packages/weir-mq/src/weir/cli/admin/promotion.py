@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,10 +40,16 @@ def promote(
     serves nothing any more. Give --url a node of the set.
     """
     from weir.cli.output import print_json, told_while, typed
+    from weir.client.promotion import ALONE_WITHIN
 
     async def look(client: Client) -> PromotionPlan:
         planned = client.topology.plan_promotion(name, without or ())
-        return await told_while("asking the nodes of the set", planned)
+        plan = await told_while("asking the nodes of the set", planned)
+        if not plan.others or plan.is_done or force or dry_run:
+            return plan
+        # Those that were just stopped count as there until their links are seen to be broken.
+        planned = client.topology.plan_promotion(name, without or (), wait=ALONE_WITHIN)
+        return await told_while(f"waiting for node {_numbers(plan.others)} to be gone", planned)
 
     async def work(client: Client) -> list[tuple[str, int]]:
         done = client.topology.promote(plan, forced=force)
@@ -54,12 +60,7 @@ def promote(
         for line in _told(plan):
             print(line)
     if plan.others and not (force or plan.is_done):
-        nodes = ", ".join(map(str, plan.others))
-        print(
-            f"node {nodes} of the other set answers: stop it first, or give --force, after which "
-            "it serves nothing any more",
-            file=sys.stderr,
-        )
+        _tell_others(plan)
         raise typer.Exit(1)
     is_agreed = dry_run or yes or plan.is_done
     if not is_agreed and not typed(
@@ -80,13 +81,24 @@ def promote(
         raise typer.Exit(1)
 
 
+def _numbers(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _tell_others(plan: PromotionPlan) -> None:
+    print(
+        f"node {_numbers(plan.others)} of the other set answers: stop it first, or give --force, "
+        "after which it serves nothing any more",
+        file=sys.stderr,
+    )
+
+
 def _told(plan: PromotionPlan) -> Iterator[str]:
     """Yield the lines that say what may be lost."""
-    nodes = ", ".join(map(str, plan.nodes))
     if plan.is_done:
         yield f"set {plan.name or plan.brokerset} was promoted before (lineage {plan.lineage})"
         return
-    yield f"set {plan.name or plan.brokerset} would go on alone with nodes {nodes}"
+    yield f"set {plan.name or plan.brokerset} would go on alone with nodes {_numbers(plan.nodes)}"
     for one in plan.losses:
         yield f"  {_where(one)}: {_words(one)}"
     for node in plan.starting:

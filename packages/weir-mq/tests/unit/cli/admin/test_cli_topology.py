@@ -15,13 +15,14 @@ import pytest
 from rigs.relay_nodes import fill, relay, until_known
 from rigs.topologies import COMPANY
 from weir import connect, sync, testing
+from weir.cli import output
 from weir.cli.admin import hops
 from weir.cli.admin.hops import Hop
 from weir.cli.doctor import relay as doctor
 from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
 from weir.client.nodes import SystemTopology
-from weir.client.promotion import GroupLoss, PromotionPlan
+from weir.client.promotion import ALONE_WITHIN, GroupLoss, PromotionPlan
 from weir.errors import BadRequest, TopologyChanged
 from weir.protocol.client.topology import TopologyState
 from weir.server.config import Config, NodeConfig
@@ -289,13 +290,39 @@ def test_what_a_promotion_may_lose_is_printed_first(
 def test_a_promotion_is_refused_while_the_other_set_answers(
     node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def plan_promotion(*asked: object) -> PromotionPlan:
+    async def plan_promotion(*asked: object, wait: float = 0.0) -> PromotionPlan:
+        waits.append(wait)
         return planned(others=(1, 2))
 
+    waits = list[float]()
     monkeypatch.setattr(SystemTopology, "plan_promotion", plan_promotion)
     code, _, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
     assert code == 1
     assert err.startswith("node 1, 2 of the other set answers: stop it first, or give --force")
+    assert waits == [0.0, ALONE_WITHIN]
+    code, _, err = said(capsys, "promote", "south", "--dry-run", "--url", node.url)
+    assert (code, waits[2:]) == (1, [0.0])
+
+
+def test_a_promotion_waits_for_nodes_that_were_just_stopped(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def plan_promotion(*asked: object, wait: float = 0.0) -> PromotionPlan:
+        if not wait:
+            return planned(others=(1, 2))
+        await asyncio.sleep(0.1)
+        return planned()
+
+    async def promote(*asked: object, forced: bool = False) -> list[tuple[str, int]]:
+        assert not forced
+        return []
+
+    monkeypatch.setattr(output, "LINE_SECONDS", 0.02)
+    monkeypatch.setattr(SystemTopology, "plan_promotion", plan_promotion)
+    monkeypatch.setattr(SystemTopology, "promote", promote)
+    code, out, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
+    assert (code, out.splitlines()[-1]) == (0, "set south is home, in lineage 1")
+    assert err.startswith("waiting for node 1, 2 to be gone: 0 s so far\n")
 
 
 def test_a_lone_set_is_not_promoted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
