@@ -61,12 +61,12 @@ def take_out(settlement: Settlement, leased: Leased) -> ScatteredAcks:
     cluster has a cursor over all partitions.
     """
     there, holding = list[Run](), leased.holding
-    address = holding.lessor.address_of(holding)
+    address, fence = holding.lessor.place_of(holding)
     if leased.state is Settled.OPEN and not holding.over:
         there = settlement.take_out(leased)
     if not there:
         raise StaleGrant("the lease of what is to be acked is over, or it is settled")
-    return ScatteredAcks(address, settlement.cluster, holding.fence, there, settlement, leased)
+    return ScatteredAcks(address, settlement.cluster, fence, there, settlement, leased)
 
 
 class _Row(msgspec.Struct):

@@ -156,8 +156,10 @@ class Lessor(Protocol):
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for so many seconds from now on; False if it had ended."""
 
-    def address_of(self, holding: Holding) -> Address:
-        """Return where a scattering may ack it. Raises `BadRequest` if it may not."""
+    def place_of(self, holding: Holding) -> tuple[Address, int]:
+        """Return where a scattering may ack it, and by which number. Raises `BadRequest` if it may
+        not.
+        """
 
 
 class Holding(msgspec.Struct, eq=False):

@@ -235,16 +235,17 @@ class TopicLeases:
         assert self._pulling is not None  # it was pulled
         return await self._pulling.extend(holding, lease)
 
-    def address_of(self, holding: Holding) -> Address:
-        """Return where a scattering may ack a grant. Raises `BadRequest` if its cluster has a
-        cursor over all partitions.
+    def place_of(self, holding: Holding) -> tuple[Address, int]:
+        """Return where a scattering may ack a grant, and the fencing number that it has there now.
+        Raises `BadRequest` if its cluster has a cursor over all partitions.
         """
         if not isinstance(self._pulling, Pulling):
             raise BadRequest(
                 "a cluster that reads in total order has a cursor and no grants, so its acks are "
                 "no part of a scattering: read by partition, or make the effect idempotent"
             )
-        return self._pulling.places[holding.partition]
+        partition = holding.partition
+        return self._pulling.places[partition], self._kept.now(partition, holding.fence)
 
     async def move(self) -> None:
         """There is another connection: keep what is held. Raises what a request does."""

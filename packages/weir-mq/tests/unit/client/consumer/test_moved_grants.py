@@ -14,7 +14,7 @@ from weir import testing
 from weir.client.consumer.moves import KeptGrants
 from weir.client.consumer.pulls import Pulling
 from weir.client.core.grants import Run
-from weir.errors import StaleGrant, Unavailable
+from weir.errors import StaleGrant, TooLarge, Unavailable
 from weir.model.limits import CONSUMER_TOKEN_BYTES
 from weir.protocol.client import messages as m
 
@@ -58,6 +58,34 @@ def test_what_was_moved_is_extended_and_acked_by_the_number_of_now(fake_broker) 
             now = holding.fence + MOVED
             assert [one.fences for one in seen(broker, m.Extend)] == [[now]]
             assert [one.ranges for one in seen(broker, m.Ack)] == [[(now, 0, 1)]]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_moved_is_acked_with_a_scattering_by_the_number_of_now(fake_broker) -> None:
+    """By the former one it was refused, though the lease ran."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t")
+            broker.moved = {fence: fence + MOVED for fence in range(10)}
+            broker.script = lambda request: (
+                m.Refusal(TooLarge.code, "no") if isinstance(request, m.Scatter) else None
+            )
+            hosts = f"weir://127.0.0.1:{broker.port},localhost:{broker.port}"
+            async with weir.connect(hosts) as w:
+                await w.publish("t", b"0")
+                async with w.consumer("t", cluster="c") as consumer:
+                    message = await anext(consumer)
+                    (holding,) = consumer.settlement.leases.topics["t"].held.values()
+                    await consumer.settlement.leases.topics["t"].move()
+                    with pytest.raises(TooLarge):
+                        async with w.scatter() as scattering:
+                            scattering.publish("t", b"1")
+                            scattering.ack(message)
+            (asked,) = seen(broker, m.Scatter)
+            acks = [part.acks for part in asked.parts if part.acks]
+            assert acks == [[("c", [(holding.fence + MOVED, 0, 1)])]]
 
     asyncio.run(scenario())
 
