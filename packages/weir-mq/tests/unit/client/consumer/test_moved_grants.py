@@ -79,10 +79,14 @@ def test_what_was_moved_is_acked_with_a_scattering_by_the_number_of_now(fake_bro
                     message = await anext(consumer)
                     (holding,) = consumer.settlement.leases.topics["t"].held.values()
                     await consumer.settlement.leases.topics["t"].move()
-                    with pytest.raises(TooLarge):
+
+                    async def scatter() -> None:
                         async with w.scatter() as scattering:
                             scattering.publish("t", b"1")
                             scattering.ack(message)
+
+                    with pytest.raises(TooLarge):
+                        await scatter()
             (asked,) = seen(broker, m.Scatter)
             acks = [part.acks for part in asked.parts if part.acks]
             assert acks == [[("c", [(holding.fence + MOVED, 0, 1)])]]
