@@ -202,3 +202,10 @@ def test_a_delay_that_ends_within_a_millisecond_is_not_judged_by_less() -> None:
     """
     outcome = run_drawn(728142531)
     assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.xfail(strict=True, reason="the cluster or a reader does not come to its end")
+def test_all_come_to_their_end_where_segments_are_small_and_nothing_is_cached() -> None:
+    """It is not explained yet why they do not: whether a node answers too slowly, or not at all."""
+    outcome = run_drawn(792)
+    assert not outcome.violations, outcome.report()
