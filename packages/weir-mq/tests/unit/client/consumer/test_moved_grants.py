@@ -27,18 +27,27 @@ def seen(broker: FakeBroker, kind: type[R]) -> list[R]:
     return [request for request in broker.seen if isinstance(request, kind)]
 
 
+def move_all(broker: FakeBroker) -> None:
+    """Let the broker have a topic, whose grants get other numbers when they are moved."""
+    broker.topic("t")
+    broker.moved = {fence: fence + MOVED for fence in range(10)}
+
+
+def hosts_of(broker: FakeBroker) -> str:
+    """Return the URL of a set of two addresses, without which no client moves grants."""
+    return f"weir://127.0.0.1:{broker.port},localhost:{broker.port}"
+
+
 def test_what_was_moved_is_extended_and_acked_by_the_number_of_now(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, asyncio.timeout(20):
-            broker.topic("t")
-            broker.moved = {fence: fence + MOVED for fence in range(10)}
+            move_all(broker)
             # The answer to the first move goes with the next connection.
             cuts = iter(["cut after"])
             broker.script = lambda request: (
                 next(cuts, None) if isinstance(request, m.MoveGrants) else None
             )
-            hosts = f"weir://127.0.0.1:{broker.port},localhost:{broker.port}"
-            async with weir.connect(hosts) as w:
+            async with weir.connect(hosts_of(broker)) as w:
                 await w.publish("t", b"0")
                 async with w.consumer("t", cluster="c", ack_within=0) as consumer:
                     message = await anext(consumer)
@@ -67,13 +76,11 @@ def test_what_was_moved_is_acked_with_a_scattering_by_the_number_of_now(fake_bro
 
     async def scenario() -> None:
         async with fake_broker() as broker, asyncio.timeout(20):
-            broker.topic("t")
-            broker.moved = {fence: fence + MOVED for fence in range(10)}
+            move_all(broker)
             broker.script = lambda request: (
                 m.Refusal(TooLarge.code, "no") if isinstance(request, m.Scatter) else None
             )
-            hosts = f"weir://127.0.0.1:{broker.port},localhost:{broker.port}"
-            async with weir.connect(hosts) as w:
+            async with weir.connect(hosts_of(broker)) as w:
                 await w.publish("t", b"0")
                 async with w.consumer("t", cluster="c") as consumer:
                     message = await anext(consumer)
@@ -99,8 +106,7 @@ def test_what_is_being_moved_is_not_over_because_an_extension_is_refused(fake_br
 
     async def scenario() -> None:
         async with fake_broker() as broker, asyncio.timeout(20):
-            broker.topic("t")
-            broker.moved = {fence: fence + MOVED for fence in range(10)}
+            move_all(broker)
 
             def script(request: m.Request) -> m.Refusal | None:
                 if isinstance(request, m.MoveGrants) and not seen(broker, m.Extend):
@@ -110,8 +116,7 @@ def test_what_is_being_moved_is_not_over_because_an_extension_is_refused(fake_br
                 return None
 
             broker.script = script
-            hosts = f"weir://127.0.0.1:{broker.port},localhost:{broker.port}"
-            async with weir.connect(hosts) as w:
+            async with weir.connect(hosts_of(broker)) as w:
                 await w.publish("t", b"0")
                 async with w.consumer("t", cluster="c") as consumer:
                     message = await anext(consumer)
