@@ -231,7 +231,7 @@ def test_what_is_on_its_way_to_a_consumer_that_leaves_goes_to_others_at_once(
                     asyncio.timeout(5),
                 ):
                     found = await take(other)
-                    # A turn that is lost with a session counts as begun, by a relay or without.
+                    # A turn that is lost with a relay's session counts as begun.
                     assert found.attempts == 1 + (mode == "ordered" and order == "total")
 
     play(work)
