@@ -35,7 +35,7 @@ from weir_toc.endpoint.making import RUN_MIN
 from weir_toc.errors import InvalidUse, TocError
 from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.process import SWITCHES_PER_INTERVAL, Process
-from weir_toc.hosts.scheduling import NICE, promptly
+from weir_toc.hosts.scheduling import NICE, OTHERS_NICE, nice_of
 from weir_toc.member import REORDER_BYTES_MAX, REORDER_BYTES_MIN, UNSENT_MAX, ProcessThread
 from weir_toc.topology import rack_of, switch_id
 
@@ -330,20 +330,12 @@ def test_the_thread_of_the_network_goes_before_that_of_the_program(network: Loop
         async with weir_toc.join(network.url, name="prompt"):
             (thread,) = (one for one in threading.enumerate() if one.name == "toc prompt")
             assert thread.native_id is not None
-            nice = os.getpriority(os.PRIO_PROCESS, thread.native_id)
-            assert nice == (NICE if os.geteuid() == 0 else own)
+            found = nice_of(thread.native_id), nice_of(threading.get_native_id())
+            assert found == ((NICE, OTHERS_NICE) if os.geteuid() == 0 else (own, own))
 
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    own = nice_of(threading.get_native_id())
     asyncio.run(body())
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
-
-
-def test_a_thread_has_its_own_priority_again_behind_its_work() -> None:
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    with promptly():
-        raised = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        assert raised == (NICE if os.geteuid() == 0 else own)
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    assert nice_of(threading.get_native_id()) == own
 
 
 def test_sends_that_the_thread_has_not_come_to_are_bounded(network: Loopback) -> None:
