@@ -43,7 +43,7 @@ def conformance(
     ] = "0,0.01",
     pace: Annotated[
         float, typer.Option(help="Scatterings a second of each process and service.")
-    ] = 20.0,
+    ] = 10.0,
     interval_ms: Annotated[float, typer.Option(help="Time between beacons.")] = 5.0,
     racks: Annotated[int, typer.Option(help="Switches to which processes are linked.")] = 4,
     spines: Annotated[int, typer.Option(help="Switches that join the racks.")] = 2,

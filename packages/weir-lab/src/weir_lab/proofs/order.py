@@ -101,8 +101,9 @@ OF_ORDER = (
 OF_PACKETS = (
     bench(
         "toc-conformance",
-        "8 processes of weir-toc exchange both services for 60 s, without loss and with 1 %, at "
-        "each place of aggregation, with T = 5 ms between beacons; every message is checked",
+        "8 processes of weir-toc exchange both services for 60 s, 10 scatterings a second of each "
+        "process and service, without loss and with 1 %, at each place of aggregation, with T = 5 "
+        "ms between beacons; every message is checked",
         "toc conformance",
         {
             "messages": Figure("messages"),
