@@ -31,8 +31,9 @@ AUDITOR = "shard:audit"
 #: A producer id that was idle for so long is given up: partitions forget those that are older.
 _IDLE_MS = 24 * 3600 * 1000
 #: These repair what may keep the audit topic from being written, or take rights away: they do not
-#: wait for it.
+#: wait until it takes messages.
 _REPAIRS = (
+    reg.SetPromoted,
     sec.UserRevoked,
     sec.TokenKeysRemoved,
     reg.NodeChanged,
@@ -172,7 +173,9 @@ class AuditGate:
         if self._asker is None or type(change) not in _DEEDS or not self._is_audited(change):
             return change
         pending = len(self._catalog.audit)
-        if pending >= AUDIT_CHANGES_MAX or (self.closed_by and not isinstance(change, _REPAIRS)):
+        # A set is promoted because its audit topic, too, has lost its leader for good.
+        is_full = pending >= AUDIT_CHANGES_MAX and not isinstance(change, reg.SetPromoted)
+        if is_full or (self.closed_by and not isinstance(change, _REPAIRS)):
             raise AuditBacklog
         return reg.Attributed(*self._asker, self._time.wall_ms(), change)
 

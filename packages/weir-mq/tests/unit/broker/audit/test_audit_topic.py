@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -18,7 +19,7 @@ from weir.broker.api.effects import Stopped
 from weir.broker.audit import auditor
 from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata import audit as trail
-from weir.broker.metadata.audit import AuditTrail, Deed
+from weir.broker.metadata.audit import AuditBacklog, AuditGate, AuditTrail, Deed
 from weir.broker.records import registry as reg
 from weir.broker.records.audit import AuditProducerOpened, AuditPublished
 from weir.broker.records.security import AccessFounded, UserCreated
@@ -206,6 +207,24 @@ def test_administration_waits_where_the_topic_takes_nothing(
     assert changes(rig)[-3:] == [
         ("create", "topic", "shop/a"), ("alter", "topic", "shop/a"), ("create", "topic", "shop/c")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pending", [0, limits.AUDIT_CHANGES_MAX])
+def test_a_promotion_does_not_wait_for_a_topic_that_has_lost_its_leader(
+    pending: int,
+) -> None:
+    audited = SimpleNamespace(audit=AuditTrail(), is_audited=True)
+    gate = AuditGate(audited, SimpleNamespace(wall_ms=lambda: 7))  # type: ignore[arg-type]
+    for _ in range(pending):
+        deleted = reg.Attributed("ann", "here", 0, reg.TopicDeleted(1))
+        audited.audit.add(1, deleted, Deed("delete", "topic", "#1"), 1)
+    gate.closed_by = "_weir/audit has no leader"
+    promoted = reg.SetPromoted(1, 2, (4, 5, 6))
+    found: list[object] = []
+    gate.answer_for(("ann", "here"), lambda: found.append(gate.attributed(promoted)))
+    assert found == [reg.Attributed("ann", "here", 7, promoted)]
+    with pytest.raises(AuditBacklog):
+        gate.answer_for(("ann", "here"), lambda: found.append(gate.attributed(reg.TopicDeleted(1))))
 
 
 def test_too_many_do_not_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
