@@ -208,7 +208,7 @@ class Withdrawn(ControlReply, frozen=True, array_like=True):
 class Withdraw(ControlRequest, frozen=True, array_like=True):
     """Answer the peer's pulls of one partition that wait in `cluster`, and its requests for the
     turn, with nothing. A grant that is being made still comes, so its answer may be behind this
-    one's.
+    one's. Each connection is another peer: send it by the one that the pulls went by.
     """
 
     declaration = Declaration(
