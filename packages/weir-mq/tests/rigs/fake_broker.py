@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from weir.errors import UnknownOpcode
@@ -69,6 +70,10 @@ class FakeBroker:
         self.writers: set[asyncio.StreamWriter] = set()
         self.server: asyncio.Server | None = None
         self.news = asyncio.Condition()
+        #: Whether pulls that are withdrawn end, as if nothing was being granted to them; and by
+        #: connection and group, how often they were.
+        self.lets_withdraw = False
+        self.withdrawn: Counter[tuple[asyncio.StreamWriter, int]] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -165,6 +170,8 @@ class FakeBroker:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
+            if isinstance(request, m.Withdraw) and self.lets_withdraw:
+                await self._withdraw(writer, request.address.group)
             reply = await self.answer(request)
             if order == "cut after":
                 return False
@@ -301,6 +308,12 @@ class FakeBroker:
             self.news.notify_all()
         return self.stamp
 
+    async def _withdraw(self, writer: asyncio.StreamWriter, group: int) -> None:
+        """Answer the pulls that wait on this connection, and those on no other one."""
+        self.withdrawn[writer, group] += 1
+        async with self.news:
+            self.news.notify_all()
+
     async def _wait_for_data(
         self, request: m.Fetch | m.Pull, frame: ClientFrame, writer: asyncio.StreamWriter
     ) -> None:
@@ -309,9 +322,15 @@ class FakeBroker:
         if offset < self.starts.get(group, 0):
             self.reply(m.Refusal(18, "gone", self.starts[group]), frame, writer)
             return
+        known = self.withdrawn[writer, group]
+
+        def is_over() -> bool:
+            withdrawn = isinstance(request, m.Pull) and self.withdrawn[writer, group] > known
+            return withdrawn or self.end_of(group) > offset
+
         try:
             async with asyncio.timeout(request.wait_ms / 1_000), self.news:
-                await self.news.wait_for(lambda: self.end_of(group) > offset)
+                await self.news.wait_for(is_over)
         except TimeoutError:
             batches: list[Batch] = []
         else:

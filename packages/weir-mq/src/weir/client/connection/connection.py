@@ -175,6 +175,11 @@ class Connection(asyncio.Protocol):
         overdue = self._liveness.overdue(self._loop.time(), self._session.pending)
         return [request for request in overdue if request is not None]
 
+    def awaits(self, which: Callable[[m.Request], bool]) -> bool:
+        """Return whether one of some requests was sent by it and awaits its answer."""
+        pending = self._session.pending.values()
+        return any(request is not None and which(request) for *_, request in pending)
+
     def answer(self, which: Callable[[m.Request], bool], answer: m.Reply | Disconnected) -> None:
         """Give an answer to some of the requests that await one: what comes later is ignored."""
         for on_answer, correlation in self._session.let_go(which, _ignore):

@@ -155,9 +155,10 @@ class Places:
         wait: float = 0.0,
         check: Callable[[R], None] | None = None,
         again: bool = True,
+        behind: Callable[[m.Request], bool] | None = None,
     ) -> R:
         """Return the leader's reply, once `check` accepts it; ask again where the leader moved, for
-        as long as a request may take. `again` as in `NetworkClient.request`.
+        as long as a request may take. `again` and `behind` as in `NetworkClient.request`.
 
         A reply whose bytes changed on the way (`BadBatch`) is asked for again too, 8 times in all.
         """
@@ -168,7 +169,7 @@ class Places:
             await self._look(partition)
             try:
                 reply = await self._network.request(
-                    request(self[partition]), kind, wait=wait, again=again
+                    request(self[partition]), kind, wait=wait, again=again, behind=behind
                 )
                 if check is not None:
                     check(reply)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
@@ -354,12 +354,14 @@ class NetworkClient:
         wait: float = 0.0,
         again: bool = True,
         near: Address | None = None,
+        behind: Callable[[m.Request], bool] | None = None,
     ) -> R:
         """Return the reply, which is a `kind`; `wait` seconds of it are the broker's to use.
 
         A lost connection or a busy broker is tried `again` until `request_timeout` is over. What
         goes by an address raises `NotLeader`: only who asks can find another. What any shard
-        answers goes to the one at `near`, while a connection of its own is open to it.
+        answers goes to the one at `near`, while a connection of its own is open to it. What is to
+        come `behind` some requests goes by the connection on which one of them awaits its answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.request_timeout + wait
@@ -369,10 +371,11 @@ class NetworkClient:
         while True:
             left = max(deadline - loop.time(), 0.0)
             try:
-                if at_home:
-                    connection = self._leaders.instead(request, await self.home.connected(left))
-                else:
-                    connection = self._pool.near(near) or await self._toward(request, left)
+                connection = self._pool.awaiting(behind) or (
+                    await self._at_home(request, left)
+                    if at_home
+                    else self._pool.near(near) or await self._toward(request, left)
+                )
             except Disconnected:
                 # Why a node refused helps more than that no other one was reached after it.
                 if refused is None:
@@ -451,4 +454,7 @@ class NetworkClient:
             timeout = max(until - loop.time(), 0.0)
             if way.connection is not None and self.home.error is None:
                 return way.connection
+        return await self._at_home(request, timeout)
+
+    async def _at_home(self, request: m.Request, timeout: float) -> Connection:
         return self._leaders.instead(request, await self.home.connected(timeout))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from weir.client.connection.connection import Connection, Dialler, Senders
@@ -219,6 +219,15 @@ class ConnectionPool:
         way = self._shards.get((address.node or self._welcome.node, address.shard))
         connection = way.connection if way is not None else None
         return connection if connection is not None and not connection.is_silent else None
+
+    def awaiting(self, which: Callable[[m.Request], bool] | None) -> Connection | None:
+        """Return the open connection by which one of some requests awaits its answer, if any."""
+        if which is None:
+            return None
+        ways = [way.connection for way in self._shards.values()]
+        return next(
+            (one for one in (self.home, *ways) if one is not None and one.awaits(which)), None
+        )
 
     def lost(self, node: int) -> None:
         """A node that has others beside it is gone: what is open to it still may never answer."""

@@ -407,7 +407,16 @@ class PendingPulls:
                     await self._answered.wait()
 
     async def _withdraw(self, partition: int) -> None:
+        group = self._places[partition].group
+
         def request(address: Address) -> m.Request:
             return m.Withdraw(address, self._cluster)
 
-        await self._places.ask(partition, request, m.Withdrawn)
+        def is_pending(asked: m.Request) -> bool:
+            if not isinstance(asked, m.Pull | m.TakeTurn):
+                return False
+            return (asked.address.group, asked.cluster) == (group, self._cluster)
+
+        # To the broker each connection is a peer of its own, and a peer withdraws what it asked.
+        # What was refused on the way to its shard may wait by way of another one.
+        await self._places.ask(partition, request, m.Withdrawn, behind=is_pending)

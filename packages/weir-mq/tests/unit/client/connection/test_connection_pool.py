@@ -140,6 +140,39 @@ def test_what_a_shard_cannot_answer_is_asked_at_home(fake_broker: Brokers) -> No
     asyncio.run(asyncio.wait_for(body(), 20))
 
 
+def test_a_pull_that_was_passed_on_is_withdrawn_by_the_connection_that_it_went_by(
+    fake_broker: Brokers,
+) -> None:
+    """It was withdrawn by the shard's own connection, to which it was another peer's, and waited on
+    for up to a minute. The handler that was to be alone in its process waited with it.
+    """
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            landing.lets_withdraw = other.lets_withdraw = True
+            other.script = refusing(m.Pull)
+            client = await stack.enter_async_context(connect(landing.url))
+            consumer = await stack.enter_async_context(client.consumer("t", cluster="c"))
+            deliveries = consumer.deliveries()
+            more = asyncio.ensure_future(deliveries.more())
+            while len(pulls(landing)) < 2:
+                await asyncio.sleep(0.01)
+            more.cancel()
+            assert pulls(landing) == [0, 1]
+            deliveries.pause()
+            async with asyncio.timeout(1):  # pulls wait for 5 s
+                await deliveries.quiet()
+            assert not any(isinstance(request, m.Withdraw) for request in other.seen)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def pulls(broker: Any) -> list[int]:
+    """Return the shards that pulls of a broker were for, in order."""
+    return sorted(request.address.shard for request in broker.seen if isinstance(request, m.Pull))
+
+
 def test_each_shard_gets_its_own_by_its_own_port(fake_broker: Brokers) -> None:
     async def body() -> None:
         async with AsyncExitStack() as stack:

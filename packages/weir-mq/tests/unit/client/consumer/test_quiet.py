@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 import weir
 from weir import testing
 from weir.client.client import Client
+from weir.client.connection.metadata import Places
+from weir.client.consumer.pulls import PendingPulls
 from weir.errors import UnknownOpcode
+from weir.model.ids import Address
 from weir.protocol.client import messages as m
 
 
@@ -104,3 +109,35 @@ def test_a_broker_of_an_earlier_release_lets_it_be_quiet(fake_broker) -> None:
                 assert isinstance(broker.seen[-1], m.Withdraw)
 
     asyncio.run(scenario())
+
+
+def test_what_is_withdrawn_is_what_was_asked_of_the_partition_for_the_cluster() -> None:
+    """What else awaits an answer says nothing of the connection by which a pull went."""
+    here, elsewhere = Address(0, 0, 7), Address(1, 1, 8)
+    followed: list[Callable[[m.Request], bool]] = []
+
+    class Asked(list[Address]):
+        async def ask(self, *_: object, behind: Callable[[m.Request], bool]) -> None:
+            followed.append(behind)
+
+    def pull(address: Address, cluster: str) -> m.Request:
+        return m.Pull(address, cluster, 1, 1, 1, 1)
+
+    def turn(address: Address, cluster: str) -> m.Request:
+        return m.TakeTurn(address, cluster, (0,), 1, 1)
+
+    async def scenario() -> None:
+        pending = PendingPulls("c", cast(Places, Asked([here])))
+        with pending.asks(0):
+            withdrawing = asyncio.ensure_future(pending.withdraw())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await withdrawing
+
+    asyncio.run(scenario())
+    (is_followed,) = followed
+    for ask in pull, turn:
+        assert is_followed(ask(here, "c"))
+        assert not is_followed(ask(elsewhere, "c"))
+        assert not is_followed(ask(here, "d"))
+    assert not is_followed(m.Withdraw(here, "c"))
