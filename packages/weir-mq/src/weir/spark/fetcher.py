@@ -249,7 +249,7 @@ class _Leader:
             delivered = ask(hosts, question, patience)
         except OffsetOutOfRange as error:
             raise self._lost(
-                first, behind, f"the nearest offset there is {error.detail:,}", error.detail
+                first, behind, f"{error}; the nearest is {error.detail:,}", error.detail
             ) from error
         expected = first
         for part in delivered:

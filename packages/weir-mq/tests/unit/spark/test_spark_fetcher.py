@@ -129,7 +129,7 @@ def test_a_truncated_range_is_an_error_not_fewer_rows(broker: Broker) -> None:
     with pytest.raises(RangeLost, match="messages 40 to 59 of t/0 are gone"):
         read(0, 60)
     broker.next_faults = [OffsetOutOfRange("the log starts at 5", 5)]
-    with pytest.raises(RangeLost, match="the nearest offset there is 5"):
+    with pytest.raises(RangeLost, match="the nearest is 5"):
         read(0, 10)
 
 

@@ -310,7 +310,7 @@ class Fetcher:
             if self._span.found.get(partition) == position < error.detail:
                 # Nobody named this offset: retention was faster than the first fetch.
                 return Portion(partition, [], error.detail)
-            raise self._out_of_range(partition, position, error.detail) from error
+            raise self._out_of_range(partition, position, error) from error
         self._span.committed[partition] = fetched.committed
         for part in delivered:
             self._network.saw(part.batch.header.stamp)
@@ -331,15 +331,15 @@ class Fetcher:
         if self._replicas is not None:
             self._replicas.expect(partition, offset)
 
-    def _out_of_range(self, partition: int, position: int, nearest: int) -> OffsetOutOfRange:
+    def _out_of_range(
+        self, partition: int, position: int, refusal: OffsetOutOfRange
+    ) -> OffsetOutOfRange:
+        nearest = refusal.detail
         # What a relay lacks may lie amid what it has: the earliest would lead here again.
         why, way = (
             ("Messages before it are past retention.", "")
             if nearest > position
-            else (
-                "The partition ends there: is this the topic, and the system, it was read from?",
-                " or start='earliest'",
-            )
+            else (f"The broker says: {refusal}.", " or start='earliest'")
         )
         return OffsetOutOfRange(
             f"{self.places.topic}/{partition} has no offset {position}; the nearest one is "

@@ -663,10 +663,14 @@ def test_a_relay_is_told_where_a_lineage_took_over(rig: Any, info: Any) -> None:
     assert told(rig, info, pull(info))[0] == refused
 
 
-def test_a_reader_beyond_a_lineage_is_told_where_the_next_one_began(rig: Any, info: Any) -> None:
+def test_a_reader_beyond_a_lineage_is_told_where_the_next_one_began(
+    rig: Any, info: Any, make_publisher: Any
+) -> None:
     group = rig.shard.topics.partition(info.addresses[0].group)[1].group
     group.force(1, (group.voter,))
     rig.tick()
     rig.settle()
+    make_publisher(rig, info).ask(b"of lineage 1")
     refused = rig.answer(1, m.Fetch(info.addresses[0], 20, 1 << 20))
     assert "Lineage 1 began at offset 17, when a core set was promoted" in refused.message
+    assert refused.detail == 17, "not where the partition ends: it has not read what begins there"

@@ -201,6 +201,25 @@ def test_an_offset_past_retention_says_what_to_do(fake_broker) -> None:
     asyncio.run(scenario())
 
 
+def test_a_reader_ahead_of_a_partition_is_told_what_the_broker_says_of_that(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            broker.topic("t")
+
+            def script(request: m.Request) -> m.Refusal | None:
+                if isinstance(request, m.Fetch) and request.offset > 17:
+                    return m.Refusal(18, "not there. Lineage 1 began at offset 17", 17)
+                return None
+
+            broker.script = script
+            why = r"Lineage 1 began at offset 17\. To go on, read with start=\{0: 17\}"
+            with pytest.raises(OffsetOutOfRange, match=why) as caught:
+                await anext(w.reader("t", start={0: 20}))
+            assert caught.value.detail == 17
+
+    asyncio.run(scenario())
+
+
 def test_retention_may_be_faster_than_the_first_fetch(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
