@@ -19,7 +19,6 @@ from weir.errors import (
     BadRequest,
     Damaged,
     Disconnected,
-    OffsetOutOfRange,
     Overloaded,
     Refused,
     Unauthorized,
@@ -348,11 +347,7 @@ class RelayRequests:
         # Whoever read ahead of a relay that restarted, or in the core, is right: only an answer to
         # what was asked since says where the core ends.
         if request.offset > held.committed and held.answers > heard + 1:
-            raise OffsetOutOfRange(
-                f"offset {request.offset} is not there: the core's partition ends at "
-                f"{held.committed}",
-                held.committed,
-            )
+            raise request.beyond(held.state.start, held.committed, held.state.forks)
         return reads.nothing_for(request, held.committed, held.mark, held.partitions)
 
     async def entries(self, group: int, held: Held, indexes: Sequence[int]) -> Mapping[int, Buffer]:

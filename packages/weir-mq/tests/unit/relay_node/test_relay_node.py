@@ -32,6 +32,7 @@ from weir.errors import (
     BadRequest,
     Disconnected,
     NotAuthenticated,
+    OffsetOutOfRange,
     RemoteProtocolError,
     Unauthorized,
     Unavailable,
@@ -187,6 +188,10 @@ def test_a_relay_serves_while_the_core_is_away_and_goes_on_behind_it(
             await fill(core, 6, 30)
             await until_known(url, 36)
             assert sorted(await rows(url, **options)) == sorted(await rows(core.url, **options))
+            async with connect(url) as client:
+                beyond = client.reader("t", partitions=[0], start={0: 1_000})
+                with pytest.raises(OffsetOutOfRange, match="offset 1000 is not there: this part"):
+                    await asyncio.wait_for(anext(beyond), 60)
 
     play(work)
 

@@ -95,13 +95,12 @@ class Fetches:
 
     def _fetch(self, caller: Caller, request: Fetch) -> None:
         start, behind = self._state.log_start, self._state.next_offset
-        ahead = request.offset > behind and not request.replica
-        if request.offset < start or ahead:
-            why, nearest = self._why_ahead() if ahead else ("", start)
+        if request.offset > behind and not request.replica:
+            raise request.beyond(start, behind, self._state.membership.forks)
+        if request.offset < start:
             raise OffsetOutOfRange(
-                f"offset {request.offset} is not there: this partition holds {start} to {behind}"
-                f"{why}",
-                max(nearest, start),
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                start,
             )
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
         if request.offset < self._state.decided_offset:
@@ -167,20 +166,6 @@ class Fetches:
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         self._parked.closed(session)
-
-    def _why_ahead(self) -> tuple[str, int]:
-        """Return why somebody has read further than this partition goes, and from where on it may
-        read what it does not know: where the last lineage began, if there was more than one.
-        """
-        if not (forks := self._state.membership.forks):
-            why = ". It may have been read from another topic or system"
-            return why, self._state.next_offset
-        lineage, fork = forks[-1]
-        why = (
-            f". Lineage {lineage} began at offset {fork}, when a core set was promoted: what was "
-            "read from there on before that is not here"
-        )
-        return why, fork
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
         if request.tags:

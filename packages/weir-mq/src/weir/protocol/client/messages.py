@@ -6,6 +6,7 @@ Data bodies (`Produce`, `Fetched`, `Granted`) are a fixed prefix and batches as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -424,6 +425,22 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     replica: bool = False
     equal_stamps: bool = False
     tags: WantedTags = ()
+
+    def beyond(self, start: int, end: int, forks: Sequence[tuple[int, int]]) -> OffsetOutOfRange:
+        """Return the refusal for who has read further than a partition goes, which holds `start` to
+        `end`; `forks` are its lineages in order, and the offset at which each began.
+
+        Its detail is where the last lineage began: nothing of it has been read by the client.
+        """
+        why, nearest = "It may have been read from another topic or system", end
+        if forks:
+            lineage, nearest = forks[-1]
+            why = (
+                f"Lineage {lineage} began at offset {nearest}, when a core set was promoted: what "
+                "was read from there on before that is not here"
+            )
+        said = f"offset {self.offset} is not there: this partition holds {start} to {end}. {why}"
+        return OffsetOutOfRange(said, max(nearest, start))
 
 
 class FetchedChunks(msgspec.Struct, frozen=True):

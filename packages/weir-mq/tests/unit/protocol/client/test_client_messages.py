@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -66,3 +68,20 @@ def test_settings_of_the_release_before_are_read() -> None:
     assert settings == TopicSettings(1_000, 0, ("home/doors",), ())
     change = msgspec.convert([None, 5, None], SettingsChange)
     assert change == SettingsChange(retention_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("start", "forks", "nearest", "why"),
+    [
+        (0, (), 19, "this partition holds 0 to 19. It may have been read from another topic"),
+        (0, ((1, 8), (4, 17)), 17, "Lineage 4 began at offset 17, when a core set was promoted"),
+        (18, ((4, 17),), 18, "this partition holds 18 to 19. Lineage 4 began at offset 17"),
+    ],
+)
+def test_who_has_read_further_is_told_where_to_read_on(
+    start: int, forks: Sequence[tuple[int, int]], nearest: int, why: str
+) -> None:
+    refused = m.Fetch(Address(0, 0, 65_536), 30, 1).beyond(start, 19, forks)
+    assert refused.detail == nearest
+    assert str(refused).startswith("offset 30 is not there: this partition holds")
+    assert why in str(refused)
