@@ -260,8 +260,9 @@ def ports(
 ) -> None:
     """Measure the processor time of an aggregator to which many idle processes are linked.
 
-    In place xdp that of the switch's thread in the kernel counts, too, and that of the program on
-    its ports.
+    In place xdp that of the switch's thread in the kernel counts, too, but for what that does as
+    the receiver of its neighbours, and that of the program on its ports. Each is measured for so
+    long.
 
     Exit code 1 if it took one of them for silent: the machine is too busy for the interval then.
     """
@@ -287,7 +288,7 @@ def ports(
     if as_json:
         schema = "weir.bench.toc.limits.ports/1"
         if place == Place.XDP.value:
-            schema = "weir.bench.toc.limits.xdp_ports/1"
+            schema = "weir.bench.toc.limits.xdp_ports/2"
         print_measured(schema, settings, msgspec.to_builtins(result))
     else:
         print_table(

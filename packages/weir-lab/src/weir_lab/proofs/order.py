@@ -212,13 +212,16 @@ OF_PACKETS = (
         "toc-ports-xdp",
         "A programmable switch of weir-toc with 32 ports, each of which leads to an idle process "
         "that sends a beacon every millisecond, all of them from the processor that takes what "
-        "comes by the devices: its process, its thread of the kernel, and the program on its ports",
+        "comes by the devices: its process, its thread of the kernel but for what that does as the "
+        "receiver of its neighbours, and the program on its ports",
         "toc ports --place xdp",
         {
             "links": Figure("ports"),
             "cores": Figure("cores"),
             "of that, the process": Figure("process_cores"),
             "of that, the kernel's thread": Figure("kernel_cores"),
+            "of that, the program on the ports": Figure("input_cores"),
+            "beside that, for neighbours": Figure("neighbour_cores"),
             "beacons in/s": Figure("beacons_in_per_s"),
             "beacons out/s": Figure("beacons_out_per_s"),
             "links taken for silent": Figure("fenced"),

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from weir.cli.main import main
+from weir_lab.bench.toc.crew import CrewFailed
 from weir_lab.bench.toc.limits.ports import PortSettings, measure_ports
 from weir_lab.bench.toc.limits.ports_player import PlayerOrders, PortLink
-from weir_lab.bench.toc.limits.xdp_ports import measure_xdp_ports
+from weir_lab.bench.toc.limits.xdp_ports import measure_xdp_ports, traced_seconds
 from weir_lab.bench.toc.tree import missing_for
 from weir_toc import packet as wire
 from weir_toc.hosts.udp import UdpSocket
@@ -44,8 +45,27 @@ def test_a_switch_in_the_kernel_is_measured_with_all_that_runs_for_it() -> None:
     assert 0 < found.input_cores < 0.1
     parts = found.process_cores + found.kernel_cores + found.input_cores
     assert abs(found.cores - parts) < 0.0003
+    assert 0 < found.neighbour_cores < 1
     assert found.rss_mb > 5
     assert not found.fenced
+
+
+def test_softirqs_of_received_packets_are_timed() -> None:
+    """One that had begun before, and one that has not ended, are left out."""
+    head = "# entries-in-buffer/entries-written: 6/6   #P:2"
+    thread = " cpumap/0/map:73-31344   [000] ..s1. "
+    lines = [
+        head, "#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION",
+        f"{thread}13243.000100: softirq_exit: vec=3 [action=NET_RX]",
+        f"{thread}13243.000200: softirq_entry: vec=3 [action=NET_RX]",
+        f"{thread}13243.000250: softirq_exit: vec=3 [action=NET_RX]",
+        f"{thread}13243.999990: softirq_entry: vec=3 [action=NET_RX]",
+        f"{thread}13244.000030: softirq_exit: vec=3 [action=NET_RX]",
+        f"{thread}13244.000100: softirq_entry: vec=3 [action=NET_RX]",
+    ]  # fmt: skip
+    assert round(traced_seconds(lines), 9) == 90e-6
+    with pytest.raises(CrewFailed, match="too few for 9 trace events"):
+        traced_seconds([head.replace("6/6", "6/9"), *lines[1:]])
 
 
 def test_links_join_one_by_one_and_are_quiet_once_they_are_fenced() -> None:
