@@ -12,6 +12,8 @@ def is_settled(world: World) -> bool:
     """Whether all that was sent is delivered or given up, as far as processes know."""
     if world.controller.is_undecided or world.controller.failures or world.control.under_way:
         return False
+    if world.control.to_exclude:
+        return False  # one that has failed and sends still may hold down the barriers of others
     if any(host.is_returning for host in world.hosts.values()):
         return False
     for host in world.correct.values():
@@ -33,7 +35,7 @@ def is_at_rest(world: World) -> bool:
     All switches have just heard of all inputs that count, and barriers follow the clocks.
     """
     network, control = world.network, world.control
-    if network.severed or control.unreached or control.mute or control.to_exclude:
+    if network.severed or control.unreached or control.mute:
         return False
     oldest = network.now - lag_max(world)
     if any(min(host.endpoint.barriers) < oldest for host in world.correct.values()):
