@@ -160,7 +160,8 @@ class EndpointConfig:
     program_takes: bool = False
     #: A best effort part without an ACK is given up after so many intervals.
     lost_after: int = 20
-    #: A scattering waits for a receiver that grants no window for so many intervals.
+    #: A scattering waits for so many intervals for a receiver that grants no window, or that has
+    #: answered nothing for as long.
     unreachable_after: int = 1_000
     #: The number of the first packet, and of the first ACK, between two processes. All processes of
     #: a network have the same: tests and simulated worlds begin near the wrap at 2^32.

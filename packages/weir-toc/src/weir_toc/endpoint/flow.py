@@ -250,14 +250,18 @@ class Flow:
             return _PACKET, next(iter(sent))
         return (_WINDOW, self.ack_number) if self.queue else None
 
-    def reason(self, now: int) -> Reason:
-        """Return why what waits for credits has none: the receiver grants no window.
+    def reason(self, now: int, limit: int) -> Reason | None:
+        """Return why what has waited for `limit` is given up; None if it goes on waiting.
 
-        One that is asked, and has not answered for as long as makes a path count as cut, is away.
+        A receiver that grants no window is away if it has not answered for as long as makes a path
+        count as cut. One that has granted a window is away after `limit`: what waits behind credits
+        of lost messages waits for answers alone, which give them back.
         """
         since = self.path.answered_at
-        is_away = since is None or now - since > self.trips.lasting(CUT_TIMEOUTS)
-        return Reason.UNREACHABLE if is_away else Reason.NO_MEMORY
+        patience = limit if self.window else self.trips.lasting(CUT_TIMEOUTS)
+        if since is None or now - since > patience:
+            return Reason.UNREACHABLE
+        return None if self.window else Reason.NO_MEMORY
 
     def fits(self, size: int) -> bool:
         """Whether a part of so many bytes may leave now. One alone may, whatever the marks.

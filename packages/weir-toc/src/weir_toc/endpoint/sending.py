@@ -7,8 +7,8 @@ ones are not overtaken again and again. When a receiver makes its window smaller
 gives back the credits that exceed it, and keeps its place: else senders would wait for ever for
 receivers that wait for each other's senders.
 
-A best effort scattering leaves without the receivers that have failed, or that grant no window,
-before it can. Its sender is told of these behind its stamp.
+A best effort scattering leaves without the receivers that have failed, that grant no window, or
+that answer nothing, before it can. Its sender is told of these behind its stamp.
 
 The stamp is taken as it leaves. A reliable scattering is open from then until all receivers have
 acknowledged all of it, or its recall; the commit barrier stays below the oldest open one.
@@ -429,12 +429,12 @@ class Sender:
     def _retry(self, now: int, flow: Flow) -> None:
         """Nothing came for a whole timeout: ask for a window, or send packets again."""
         sent = flow.sent[Service.RELIABLE]
-        if not flow.window:
-            limit = self.config.unreachable_after * self.config.interval
+        limit = self.config.unreachable_after * self.config.interval
+        if flow.queue and (reason := flow.reason(now, limit)) is not None:
             for scattering, _ in flow.waiting():
                 if now - scattering.queued_at <= limit:
                     break
-                self._cancel(scattering, flow.to, flow.reason(now))
+                self._cancel(scattering, flow.to, reason)
         if flow.queue and not (sent and flow.window):
             # No answer came yet, or the ACK that released credits was lost.
             self._connect(now, flow, 0)

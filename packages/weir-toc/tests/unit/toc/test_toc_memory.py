@@ -81,6 +81,78 @@ def test_a_few_answers_that_are_lost_do_not_make_a_receiver_unreachable() -> Non
     assert failures(rack, D) == [(A, Reason.NO_MEMORY)]
 
 
+def rack_with_lost_credits() -> OneRack:
+    """A holds credits of all of B's memory for messages that it has given up as lost: no ACK of B
+    comes any more.
+    """
+    rack = OneRack(3, reorder_budget=2 * WINDOW, part_max=PART_MAX, unreachable_after=LIMIT)
+    rack.send(A, BE, (B, b"first"))
+    rack.run(5)
+    rack.loses = lambda process, data: process == B and data[22] == wire.ACK
+    for _ in range(2):
+        rack.send(A, BE, (B, bytes(PART_MAX)))
+    rack.run(30)
+    assert failures(rack, A) == [(B, Reason.LOST)] * 2
+    assert rack.endpoints[A].describe()["credits"] == 2 * WINDOW
+    rack.events[A].clear()
+    return rack
+
+
+@pytest.mark.parametrize("service", Service)
+def test_a_receiver_that_answers_no_more_is_given_up_whatever_it_has_granted(
+    service: Service,
+) -> None:
+    rack = rack_with_lost_credits()
+    ticket = rack.send(A, service, (B, b"no credit"), (C, b"to C"))
+    many = rack.endpoints[A].send_many(rack.now, service, [[(B, b"alike")]] * 3)
+    rack.run(LIMIT - 5)
+    assert not rack.events[A]
+    rack.run(80)  # it asks each timeout
+    told = [one for one in rack.events[A] if isinstance(one, SendFailed)]
+    left = [one for one in rack.events[A] if isinstance(one, Left)]
+    stamp = left[0].stamp if service is BE else 0
+    assert [one.ticket for one in left] == ([ticket] if service is BE else [])
+    assert {*told} == {
+        SendFailed(ticket, stamp, B, Reason.UNREACHABLE, service),
+        *(SendFailed(each, 0, B, Reason.UNREACHABLE, service) for each in many),
+    }
+    assert rack.texts(C) == ([b"to C"] if service is BE else [])
+    assert rack.endpoints[A].describe()["buffered"] == 0
+
+
+@pytest.mark.parametrize("service", Service)
+def test_answers_that_come_again_bring_back_the_credits_of_what_was_lost(service: Service) -> None:
+    rack = rack_with_lost_credits()
+    rack.run(LIMIT)  # it was silent for longer than what is sent now may wait
+    rack.send(A, service, (B, b"waits"), (C, b"waits"))
+    rack.run(LIMIT - 80)
+    rack.loses = lambda _process, _data: False
+    rack.run(LIMIT)
+    assert not failures(rack, A)
+    assert rack.texts(B)[-1] == rack.texts(C)[-1] == b"waits"
+
+
+@pytest.mark.parametrize("service", Service)
+def test_a_receiver_that_answers_is_waited_for_while_its_program_takes_nothing(
+    service: Service,
+) -> None:
+    rack = OneRack(2, reorder_budget=2 * WINDOW, part_max=PART_MAX, unreachable_after=LIMIT,
+                   program_takes=True)  # fmt: skip
+    for _ in range(3):
+        rack.send(A, service, (B, bytes(PART_MAX)))
+        rack.run(5)
+    rack.run(4 * LIMIT)
+    rack.loses = lambda process, data: process == B and data[22] == wire.ACK
+    rack.run(LIMIT - 80)  # a path that is cut may be mended
+    rack.loses = lambda _process, _data: False
+    rack.run(2 * LIMIT)
+    assert len(rack.messages(B)) == 2
+    rack.endpoints[B].taken(rack.now, service, 2)
+    rack.run(80)
+    assert len(rack.messages(B)) == 3
+    assert not failures(rack, A)
+
+
 def test_a_program_reads_that_its_receiver_is_full() -> None:
     (told,) = events_of([SendFailed(1, 77, A, Reason.NO_MEMORY, BE)])
     assert told == weir_toc.SendFailed(77, A, "no memory at the receiver")
