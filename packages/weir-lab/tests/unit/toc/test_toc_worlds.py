@@ -52,7 +52,7 @@ ONCE_BROKEN_WITH_RUNS = {
     905004516: "a process began above its clock where it was told to, and was blamed for that",
     389714598: "a spine that no rack reached joined its core and was fenced, again and again",
     6966: "processes held credits of each other that the receivers needed back for the others",
-    89745: "what was lost filled the window of a receiver that no way reached: others waited for it",
+    89745: "what was lost filled the window of a receiver that no way reached, and others waited",
     16112: "the clock of a process stopped as its wish to join was lost, and its host did not end",
     31281: "the same a little later; a world has no barrier of who has not joined: that is 0",
     27747: "an answer by the controller counted as a round trip, for which each forward waited",
