@@ -13,7 +13,7 @@ from random import Random
 from weir_toc.controller.away import Away
 from weir_toc.controller.entries import Command, Fail, Remove, SetRoutes
 from weir_toc.controller.failures import FailureState, Port
-from weir_toc.controller.paths import CutPaths, check_forward
+from weir_toc.controller.paths import CutPaths, Kind, check_forward
 from weir_toc.controller.terms import Terms
 
 #: How long a message to or from the controller takes, in nanoseconds.
@@ -74,11 +74,14 @@ class ControlPath:
     ) -> Sequence[int]:
         """Pass packets on; return when they arrive: never, once, or twice."""
         data, dice = [bytes(one) for one in packets], self.exclusions
-        is_answer = check_forward(source, to, data)
+        kind = check_forward(source, to, data)
+        is_answer = kind is not Kind.REQUEST
         if source in self.unreached or (is_answer and source in self.mute):
             return ()
         if is_answer:
             self.paths.answered(to, source)
+            if kind is Kind.QUESTION:
+                self.away.asked(now, to)
         elif not self.paths.ask(now, source, to, sum(map(len, data))):
             return ()
         is_lost = to in self.unreached or (to in self.mute and not is_answer)

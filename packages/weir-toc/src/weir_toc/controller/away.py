@@ -1,6 +1,7 @@
-"""What processes tell of their commit barriers, and who holds these back without a connection.
+"""What processes tell of their commit barriers, and who holds others back without a connection.
 
-Nobody can ask such a process why, and the controller cannot forward for it if a path of it is cut.
+It holds back their barriers, or memory that a receiver needs for others. Nobody can ask such a
+process why, and the controller cannot forward for it if a path of it is cut.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Away:
         self._committed = self._committed_at = self._told_at = 0
         #: Since when each process that goes on has not been connected.
         self._since: dict[int, int] = {}
+        #: Since when each process is asked for memory through this leader, and when it was last.
+        self._asked: dict[int, tuple[int, int]] = {}
 
     def told(self, now: int, process: int, commit: int) -> None:
         """Note the commit barrier that a process which goes on tells."""
@@ -46,6 +49,11 @@ class Away:
             self._committed, self._committed_at = commit, now
         self._told_at = now
 
+    def asked(self, now: int, process: int) -> None:
+        """A receiver asks a process through this leader to confirm a smaller window."""
+        since, _ = self._asked.get(process, (now, now))
+        self._asked[process] = since, now
+
     def passed(self, failures: FailureState) -> int:
         """Return the stamp that the commit barriers of all racks have passed that go on."""
         return passed(failures.processes, self._commits)
@@ -53,8 +61,8 @@ class Away:
     def silent(self, now: int, failures: FailureState, connected: frozenset[int]) -> list[int]:
         """Return the processes to give up, in rising order.
 
-        They have not been connected for the time of an answer, and for as long the barriers that
-        others tell have stood, though no failure is dealt with.
+        They have not been connected for the time of an answer, and for as long they are asked for
+        memory, or the barriers that others tell have stood, though no failure is dealt with.
         """
         if len(self._commits) > len(failures.processes):  # some have failed
             for process in self._commits.keys() - failures.processes:
@@ -65,8 +73,11 @@ class Away:
         due = [one for one in away if self._since.setdefault(one, now + self._answer) <= now]
         if failures.is_undecided or failures.failures:
             self._committed_at = now
+        for process, (_, last) in [*self._asked.items()]:
+            if now - last >= self._answer // 2:  # it has confirmed, or is gone
+                del self._asked[process]
         if self._told_at - self._committed_at < self._answer:
-            return []
+            due = [one for one in due if now - self._asked.get(one, (now,))[0] >= self._answer]
         for process in due:
             self._since[process] = now + self._answer
         return sorted(due)

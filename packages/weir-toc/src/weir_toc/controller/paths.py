@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from enum import Enum
 
 from weir_toc import packet as wire
 from weir_toc.errors import ControlError, PacketError
@@ -22,12 +23,23 @@ PERIOD_NS, MEMBER_BYTES_MAX = 10_000_000, 1 << 20
 WAITING_BYTES_MAX = 1 << 20
 
 
-def check_forward(node: int, to: int, packets: list[bytes]) -> bool:
-    """Return whether these packets of a node answer others, or else ask for answers.
+class Kind(Enum):
+    """What packets are that a node lets forward."""
+
+    #: They ask for answers.
+    REQUEST = "request"
+    #: They answer others.
+    ANSWER = "answer"
+    #: They answer others, and ask their receiver to confirm that it keeps a smaller window.
+    QUESTION = "question"
+
+
+def check_forward(node: int, to: int, packets: list[bytes]) -> Kind:
+    """Return what these packets of a node are.
 
     Raises ControlError unless all are whole packets from this node to that receiver.
     """
-    kinds = set()
+    kinds, flags = set(), 0
     for data in packets:
         try:
             packet = wire.decode(data, 0)
@@ -36,10 +48,11 @@ def check_forward(node: int, to: int, packets: list[bytes]) -> bool:
         if (packet.source, packet.to) != (node, to):
             raise ControlError(f"node {node} forwards a packet of {packet.source} to {packet.to}")
         kinds.add(packet.opcode)
+        flags |= packet.flags
     if kinds and kinds <= wire.FORWARDED_ANSWERS:
-        return True
+        return Kind.QUESTION if flags & wire.CONFIRM else Kind.ANSWER
     if kinds and kinds <= wire.FORWARDED:
-        return False
+        return Kind.REQUEST
     raise ControlError(f"opcodes {sorted(kinds)} are not forwarded at once")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
 from weir_toc.controller.pacing import Pacing
-from weir_toc.controller.paths import WAITING_BYTES_MAX, check_forward
+from weir_toc.controller.paths import WAITING_BYTES_MAX, Kind, check_forward
 from weir_toc.controller.state import ControllerState
 from weir_toc.hosts.control_link import ANSWERS_SECONDS
 from weir_toc.hosts.frames import (
@@ -80,13 +80,15 @@ def forward(
     `sessions` are those of the connected nodes. Raises ControlError for packets of others.
     """
     to, packets = number_in(frame, "node"), packets_in(frame)
-    is_answer = check_forward(source, to, packets)
+    kind, now = check_forward(source, to, packets), monotonic_ns()
     if pacing is None or state.failures is None or not {source, to} <= state.failures.processes:
         return
-    if is_answer:
+    if kind is not Kind.REQUEST:
         pacing.paths.answered(to, source)
-    elif not pacing.paths.ask(monotonic_ns(), source, to, sum(map(len, packets))):
+    elif not pacing.paths.ask(now, source, to, sum(map(len, packets))):
         return
+    if kind is Kind.QUESTION:
+        pacing.away.asked(now, to)
     if (session := sessions.get(to)) is not None:
         pacing.paths.passed += 1
         session.forward(source, packets)
