@@ -329,7 +329,6 @@ class Receiver:
                 source.asked_at = now
                 source.asked += 1
                 source.best_effort.ack_now = True
-                # It cannot confirm before what it sent is out of memory here: that takes its time.
                 if not source.asked % _ASKED_BY_NETWORK and source.buffered <= source.told:
                     self._use_controller(now, source)
         if not self._is_divided:
@@ -345,7 +344,8 @@ class Receiver:
             ranges = seen.newest(wire.RANGES_MAX, _TOLD_PACKETS)
         ack = Acknowledgement(opcode, source.told, stream.released, seen.through,
                               stream.packets, stream.marked, ranges)  # fmt: skip
-        flags = wire.CONFIRM if source.told < source.granted else 0
+        # It cannot confirm before what it sent is out of memory here: that takes its time.
+        flags = wire.CONFIRM if source.buffered <= source.told < source.granted else 0
         source.acks += 1
         packet = Packet(wire.ACK, 0, source.process, psn=source.acks, flags=flags,
                         payload=wire.encode_ack(ack))  # fmt: skip

@@ -56,6 +56,12 @@ class CutRack(OneRack):
     def forwarded(self, source: int) -> int:
         return self.endpoints[source].counters.forwarded
 
+    @property
+    def questions(self) -> list[Packet]:
+        """What was forwarded and asks for a confirmation."""
+        packets = [wire.decode(data, self.now) for _, _, some in self.forwards for data in some]
+        return [one for one in packets if one.flags & wire.CONFIRM]
+
     def lag(self, process: int) -> float:
         """How old the commit barrier of a process is, in intervals."""
         return (self.now - self.endpoints[process].barriers[1]) / 1e6
@@ -377,6 +383,25 @@ def test_a_full_window_is_not_asked_for_through_the_controller() -> None:
     rack.send(4, R, (B, b"joined"))
     rack.run(3 * CUT)
     assert not rack.forwards
+
+
+def test_nor_is_it_by_answers_that_the_controller_forwards() -> None:
+    rack = CutRack(reorder_budget=170_000, program_takes=True)
+    rack.cut |= {(B, A)}
+    for _ in range(40):
+        rack.send(A, R, (B, bytes(1_000)))
+    rack.run(CUT)
+    rack.join()
+    rack.run(5)
+    rack.forwards.clear()
+    rack.send(4, R, (B, b"joined"))
+    rack.run(CUT)
+    assert not rack.questions
+    endpoint = rack.endpoints[B]
+    endpoint.taken(rack.now, R, len(rack.texts(B)))
+    rack.run(CUT)
+    assert rack.questions
+    assert rack.texts(B)[-1] == b"joined"
 
 
 def test_acks_go_by_the_network_alone_once_nothing_is_forwarded_for_long() -> None:
