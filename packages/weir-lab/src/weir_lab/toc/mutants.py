@@ -248,6 +248,8 @@ MUTANTS = (
            "return term >= self.highest", "return True", 89, ("Routes",)),
     Mutant("who is not connected and holds the barriers of all goes on", _AWAY,
            "return sorted(due)", "return []", 1004310, ("I9", "I14")),
+    Mutant("who is not connected and is asked for memory goes on", _AWAY,
+           "self._asked[process] = since, now", "pass", 95500, ("I9",)),
     Mutant("what has not left keeps its credits above a smaller window", _SENDING,
            "flow.take_back(_queued(self.flows.values(), flow.to))", "pass", 6966, ("I9", "I16")),
     Mutant("all is decided that one rack has passed", _AWAY,

@@ -61,22 +61,10 @@ ONCE_BROKEN_WITH_RUNS = {
     68664: "a process that slept was woken by a shorter sleep, and read first what came last",
     67501: "one that came back delivered what a rack had alone that was cut off after that",
     84914: "a world ended while one that had failed, and was not told, held barriers down",
-}
-#: Seeds that break, and what they break. Why is not known yet.
-BREAK = {
-    95500: "I9 1 gave up 3, which goes on",
+    95500: "who reached neither a receiver nor the controller kept all of its memory for ever",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="nobody has found out why it breaks")
-@pytest.mark.parametrize("seed", BREAK)
-def test_a_seed_that_breaks_is_kept_until_it_is_explained(seed: int) -> None:
-    broken = play(seed).violations
-    if broken and not str(broken[0]).startswith(BREAK[seed]):
-        raise RuntimeError(f"it breaks something else now: {broken}")
-    assert not broken
 
 
 @pytest.mark.parametrize("first", range(0, PLAYED, 20))
@@ -291,6 +279,26 @@ def test_who_can_ask_a_receiver_by_no_way_gives_it_up_rightly(
     assert [one.message.payload for one in world.hosts[3].deliveries] == [b"comes"]
     (sending,) = world.hosts[1].sendings.values()
     assert (Reason.UNREACHABLE in [one.reason for one in sending.failed]) == is_unreached
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("severed", [{(1, 2)}, {(2, 1)}, {(1, 2), (2, 1)}])
+@pytest.mark.parametrize("is_unreached", [False, True])
+def test_who_keeps_memory_that_others_need_fails_if_nobody_can_ask_it(
+    severed: set[tuple[int, int]], is_unreached: bool
+) -> None:
+    """It has all of the memory, and sends nothing any more: no barrier waits for it."""
+    world = World(1, Shape(racks=1, spines=0, processes=3))
+    world.run(6 * T)
+    world.send(1, Service.RELIABLE, [(2, b"first")])
+    world.run(20 * T)
+    world.network.severed |= severed
+    if is_unreached:
+        world.unreach(1)
+    world.send(3, Service.RELIABLE, [(2, b"waits")])
+    world.run(200 * T)
+    assert [one.message.payload for one in world.hosts[2].deliveries] == [b"first", b"waits"]
+    assert world.correct.keys() == ({2, 3} if is_unreached else {1, 2, 3})
     assert violations(world) == []
 
 

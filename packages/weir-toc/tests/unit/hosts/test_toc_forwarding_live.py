@@ -15,6 +15,7 @@ from rigs.loopback import loopback, mute
 from rigs.programs import free_ports
 from weir_toc import Message, ProcessFailed, SendFailed
 from weir_toc import packet as wire
+from weir_toc.controller.away import Away
 from weir_toc.controller.pacing import Pacing
 from weir_toc.controller.records import Founded
 from weir_toc.controller.state import ControllerState
@@ -138,11 +139,12 @@ class Waiting:
 A, B, GONE = process_id(0, 1), process_id(0, 2), process_id(0, 3)
 
 
-def passed_on(source: int, to: int, reader: Waiting) -> Pacing:
-    """Let a process forward a packet to another one; A and B go on."""
+def passed_on(source: int, to: int, reader: Waiting, *packets: Packet) -> Pacing:
+    """Let a process forward packets to another one, or a message; A and B go on."""
     state = SimpleNamespace(failures=SimpleNamespace(processes={A, B}))
     pacing = Pacing(1_000_000)
-    frame = forward_of(to, [wire.encode(Packet(wire.DATA_R, source, to))])
+    some = packets or (Packet(wire.DATA_R, source, to),)
+    frame = forward_of(to, [wire.encode(one) for one in some])
     sessions = {to: Session(cast(asyncio.StreamWriter, reader))}
     sessions_of_nodes.forward(source, frame, cast(ControllerState, state), pacing, sessions)
     return pacing
@@ -165,6 +167,19 @@ def test_a_mebibyte_of_what_is_forwarded_may_wait_for_a_slow_reader(
     # The path is known, so that a receiver which reads nothing fails in time.
     assert passed_on(A, B, reader).paths.pairs == [(A, B)]
     assert bool(reader.sent) == is_sent
+
+
+@pytest.mark.parametrize(("flags", "is_asked"), [(0, False), (wire.CONFIRM, True)])
+def test_the_leader_notes_whom_a_receiver_asks_for_memory(
+    flags: int, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Away, "asked", lambda _away, _now, process: asked.append(process))
+    reader = Waiting()
+    pacing = passed_on(A, B, reader, Packet(wire.ACK, A, B, flags=flags))
+    assert asked == [B] * is_asked
+    assert reader.sent
+    assert not pacing.paths.pairs  # no answer is waited for
 
 
 def test_a_frame_without_packets_is_refused() -> None:

@@ -12,6 +12,7 @@ from weir_toc.controller.paths import (
     PATHS_MAX,
     PERIOD_NS,
     CutPaths,
+    Kind,
     check_forward,
 )
 from weir_toc.controller.records import Founded
@@ -93,9 +94,13 @@ def test_so_many_pairs_are_known() -> None:
 
 def test_requests_and_answers_are_told_apart() -> None:
     for opcode in (wire.DATA_R, wire.RECALL, wire.CONNECT):
-        assert not check_forward(A, B, [of(opcode)])
+        assert check_forward(A, B, [of(opcode)]) is Kind.REQUEST
     for opcode in (wire.ACK, wire.RECALL_ACK):
-        assert check_forward(A, B, [of(opcode)])
+        assert check_forward(A, B, [of(opcode)]) is Kind.ANSWER
+    asks = bytes(wire.encode(Packet(wire.ACK, A, B, flags=wire.CONFIRM)))
+    assert check_forward(A, B, [of(wire.ACK), asks]) is Kind.QUESTION
+    data = bytes(wire.encode(Packet(wire.DATA_R, A, B, flags=wire.BEGIN | wire.END)))
+    assert check_forward(A, B, [data]) is Kind.REQUEST
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,30 @@ def test_who_is_not_connected_has_failed_once_commit_barriers_stand() -> None:
     assert NodeSilent(B) not in pacing.due(late + 3 * ANSWER_NS_MIN, state, here)
 
 
+def test_who_is_not_connected_and_does_not_give_memory_back_has_failed() -> None:
+    """Barriers go on: nothing that it has sent holds them."""
+    state, pacing = founded("a", "b"), Pacing(1_000_000)
+    here, step = frozenset({SWITCH, A}), ANSWER_NS_MIN // 3
+
+    def due(now: int, connected: frozenset[int], is_asked: bool = True) -> list[Record]:
+        pacing.away.told(now, A, now)
+        if is_asked:
+            pacing.away.asked(now, B)
+        return pacing.due(now, state, connected)
+
+    assert [due(now, here | {B}) for now in range(step, 6 * step, step)] == [[]] * 5  # slow
+    assert [due(now, here) for now in range(6 * step, 9 * step, step)] == [[]] * 3
+    assert due(9 * step - 1, here) == []
+    assert due(9 * step, here) == [NodeSilent(B)]
+    assert due(9 * step + 1, here) == []  # that is under way
+    assert due(11 * step, here, is_asked=False) == []
+    for now in range(20 * step, 40 * step, 4 * step):  # each time it confirms
+        assert due(now, here) == due(now + step, here) == []
+        assert due(now + 3 * step, here, is_asked=False) == []
+    assert [due(now, here) for now in range(40 * step, 43 * step, step)] == [[]] * 3
+    assert due(43 * step, here) == [NodeSilent(B)]
+
+
 def test_barriers_that_a_failure_holds_are_no_fault_of_who_is_not_connected() -> None:
     state = founded("a", "b", "c")
     pacing, here = Pacing(1_000_000), frozenset({SWITCH, A})
