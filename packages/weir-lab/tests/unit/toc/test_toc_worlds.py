@@ -62,6 +62,7 @@ ONCE_BROKEN_WITH_RUNS = {
     67501: "one that came back delivered what a rack had alone that was cut off after that",
     84914: "a world ended while one that had failed, and was not told, held barriers down",
     95500: "who reached neither a receiver nor the controller kept all of its memory for ever",
+    700938: "who heard neither a sender nor the controller waited for its memory for ever",
 }
 #: So many worlds are looked at for what they meet.
 LOOKED_AT = 30
@@ -299,6 +300,21 @@ def test_who_keeps_memory_that_others_need_fails_if_nobody_can_ask_it(
     world.run(200 * T)
     assert [one.message.payload for one in world.hosts[2].deliveries] == [b"first", b"waits"]
     assert world.correct.keys() == ({2, 3} if is_unreached else {1, 2, 3})
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("change", ["unreached", "mute"])
+def test_a_receiver_whose_memory_nobody_can_give_back_fails(change: str) -> None:
+    """It hears neither the sender that has all of its memory nor the controller."""
+    world = World(1, Shape(racks=1, spines=0, processes=3))
+    world.run(6 * T)
+    world.send(1, Service.RELIABLE, [(2, b"first")])
+    world.run(20 * T)
+    world.network.severed.add((1, 2))
+    getattr(world.control, change).add(2)
+    world.send(3, Service.RELIABLE, [(2, b"waits"), (3, b"waits")])
+    world.run(400 * T)
+    assert world.correct.keys() == {1, 3}
     assert violations(world) == []
 
 

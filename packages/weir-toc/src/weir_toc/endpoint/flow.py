@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain, takewhile
 from typing import cast
 
@@ -28,8 +29,18 @@ REORDERED_PACKETS = 3
 #: The path to a receiver is cut once the oldest thing that it owes is not answered after so many
 #: timeouts in a row. What is forwarded and not answered is forwarded again after so many intervals.
 CUT_TIMEOUTS, FORWARD_AGAIN = 5, 20
-#: What a receiver owes: the ACK of a packet, or a window.
-_PACKET, _WINDOW = 0, 1
+#: What a receiver owes: the ACK of a packet, a window, or one that asks for no confirmation.
+_PACKET, _WINDOW, _CONFIRMED = 0, 1, 2
+
+
+class Confirmation(Enum):
+    """Whether a receiver that has made its window smaller is told that nothing exceeds it."""
+
+    NONE = "none"
+    #: It waits for that.
+    DUE = "due"
+    #: It was told, and no ACK has shown that it knows.
+    SENT = "sent"
 
 
 class Part:
@@ -235,8 +246,7 @@ class Flow:
         self.acked_top = dict.fromkeys(Service, config.first_psn - 1)
         #: When to ask for a window, or to send again what is not acknowledged.
         self.retry_at = now
-        #: Whether the receiver waits to hear that a smaller window is kept.
-        self.owes_window = False
+        self.confirmation = Confirmation.NONE
         self.path = Path(now, interval)
 
     @property
@@ -248,6 +258,8 @@ class Flow:
         sent = self.sent[Service.RELIABLE]
         if sent:
             return _PACKET, next(iter(sent))
+        if self.confirmation is Confirmation.SENT:
+            return _CONFIRMED, 0
         return (_WINDOW, self.ack_number) if self.queue else None
 
     def reason(self, now: int, limit: int) -> Reason | None:
@@ -300,7 +312,10 @@ class Flow:
             return False
         shrank = window < self.window
         self.ack_number, self.window = number, window
-        self.owes_window |= shrank or is_asked
+        if shrank or is_asked:
+            self.confirmation = Confirmation.DUE
+        elif self.confirmation is Confirmation.SENT:
+            self.confirmation = Confirmation.NONE
         return shrank and self.used > window
 
     def take_back(self, queued: Iterable[Scattering]) -> None:

@@ -31,7 +31,15 @@ from weir_toc.endpoint.events import (
     Service,
     Settled,
 )
-from weir_toc.endpoint.flow import CUT_TIMEOUTS, Batch, Flow, Part, Scattering, Sent
+from weir_toc.endpoint.flow import (
+    CUT_TIMEOUTS,
+    Batch,
+    Confirmation,
+    Flow,
+    Part,
+    Scattering,
+    Sent,
+)
 from weir_toc.endpoint.making import Scatterings, in_turn, made, memory_of, parts_of
 from weir_toc.endpoint.outbox import Outbox
 from weir_toc.endpoint.recalls import Notes, Recalls
@@ -435,7 +443,9 @@ class Sender:
                 if now - scattering.queued_at <= limit:
                     break
                 self._cancel(scattering, flow.to, reason)
-        if flow.queue and not (sent and flow.window):
+        if flow.confirmation is Confirmation.SENT:
+            self._connect(now, flow, flow.window)
+        elif flow.queue and not (sent and flow.window):
             # No answer came yet, or the ACK that released credits was lost.
             self._connect(now, flow, 0)
         if sent:
@@ -457,8 +467,8 @@ class Sender:
 
     def _confirm_window(self, now: int, flow: Flow, is_forwarded: bool) -> None:
         """Tell the receiver, as it was asked, that a smaller window is kept: nothing exceeds it."""
-        if flow.owes_window and flow.used <= flow.window:
-            flow.owes_window = False
+        if flow.confirmation is Confirmation.DUE and flow.used <= flow.window:
+            flow.confirmation = Confirmation.SENT
             self._connect(now, flow, flow.window)
             if flow.path.is_cut or is_forwarded:
                 self._outbox.forward(_connect(flow, flow.window))
@@ -470,7 +480,9 @@ class Sender:
         found = flow.sent[Service.RELIABLE].items()
         owed = self._first_packets(flow, Service.RELIABLE, found)
         packets = [*_forwarded(now, flow, owed), *self._recalls.asked(flow.to)]
-        if flow.queue and not found:
+        if flow.confirmation is Confirmation.SENT:
+            packets.append(_connect(flow, flow.window))
+        elif flow.queue and not found:
             packets.append(_connect(flow, 0))
         if packets:
             flow.path.forwarded_at = now

@@ -372,6 +372,50 @@ def test_a_smaller_window_of_who_sends_nothing_is_confirmed_through_the_controll
     assert len(rack.forwards) < 20
 
 
+def test_a_confirmation_that_does_not_arrive_goes_through_the_controller() -> None:
+    """Its sender hears the question by the network, and the controller loses what asks for it."""
+    rack = CutRack(reorder_budget=170_000)
+    rack.cut |= {(A, B)}
+    rack.unreached |= {(B, A)}
+    rack.join()
+    rack.run(5)
+    rack.send(4, R, (B, large := bytes(32_000)))
+    rack.run(NOT_CUT)
+    assert not rack.new(B)
+    assert not rack.forwarded(A)
+    rack.run(CUT)
+    assert rack.new(B) == [large]
+    assert rack.endpoints[B].granted <= 170_000
+    assert rack.forwarded(A)
+    rack.run(10)
+    rack.forwards.clear()
+    rack.run(2 * CUT)
+    assert not [one for one in rack.forwards if one[0] == A]  # the last ACK asks for none
+
+
+def test_a_confirmation_whose_answer_is_lost_is_repeated_by_the_network() -> None:
+    rack = CutRack(reorder_budget=170_000)
+    lost: list[bytearray] = []
+
+    def loses(process: int, data: bytearray) -> bool:
+        """Lose the first ACKs of B to A that ask for no confirmation any more."""
+        packet = wire.decode(data, rack.now)
+        is_answer = packet.opcode == wire.ACK and (process, packet.to) == (B, A)
+        if is_answer and len(lost) < 2 and rack.endpoints[B].granted < 170_000:
+            lost.append(data)
+            return True
+        return False
+
+    rack.join()
+    rack.run(5)
+    rack.loses = loses
+    rack.send(4, R, (B, b"joined"))
+    rack.run(2 * CUT)
+    assert len(lost) == 2
+    assert rack.new(B) == [b"joined"]
+    assert not rack.forwards
+
+
 def test_a_full_window_is_not_asked_for_through_the_controller() -> None:
     """Its sender can only confirm a smaller one once the program has taken what it sent."""
     rack = CutRack(reorder_budget=170_000, program_takes=True)
