@@ -234,7 +234,7 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
         view = RegistryReplica(registry, forwarder, producer, resumed, outbox, time, every_ms)
     else:
         view = RegistryCopy(at, registry, forwarder, producer, resumed, topics, time, every_ms)
-    cutoff = Cutoff(catalog, view, time, settings.stale_ms, settings.cutoff_ms)
+    cutoff = Cutoff(catalog, view, time, settings.stale_ms, settings.cutoff_ms, settings.was_closed)
     trunks = ShardTrunks(routes, forwarder, registry, replies, feed, view, cutoff)
     brokerset = BrokerSet(
         identity, layout, settings.level, topics, registry, forwarder, outbox,

@@ -18,7 +18,7 @@ from weir.broker.partition.topics import Topics
 from weir.broker.records.registry import SetPromoted
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.session import Session
+from weir.broker.runtime.session import ANONYMOUS, Session
 from weir.errors import BadRequest, Unavailable
 from weir.model.ids import REGISTRY_GROUP, SET_UNKNOWN, node_of, topic_of
 from weir.protocol.client.topology import (
@@ -58,10 +58,25 @@ class PromotionRequests:
     def handlers(self) -> dict[type[Any], Handler]:
         """Return what answers each request."""
         return {
-            DescribeCopies: lambda _, caller, request: self._describe(caller, request.after),
-            ForceRegistry: lambda _, caller, request: self._force(caller, request),
+            DescribeCopies: self._describe_copies,
+            ForceRegistry: self._force_registry,
             PromoteSet: lambda _, caller, request: self._promote(caller, request),
         }
+
+    def _describe_copies(self, session: Session, caller: Caller, request: DescribeCopies) -> None:
+        self._check_known(session)
+        self._describe(caller, request.after)
+
+    def _force_registry(self, session: Session, caller: Caller, request: ForceRegistry) -> None:
+        self._check_known(session)
+        self._force(caller, request)
+
+    def _check_known(self, session: Session) -> None:
+        """Raise `Unavailable` for who has not logged in, while it cannot be known here that the set
+        is open: no leader of the registry looks at these requests again.
+        """
+        if session.principal == ANONYMOUS:
+            self._trunks.cutoff.check()
 
     def _describe(self, caller: Caller, after: int) -> None:
         me, catalog, registry = self._identity, self._topics.catalog, self._registry

@@ -220,9 +220,11 @@ class Shard:
         return self._cluster.trunks.cutoff.news_age_ms
 
     def offer_rescue(self, verifier: ScramVerifier | None) -> None:
-        """Let in who knows the password that `verifier` checks, to administer; None: nobody, and
-        those who came by it are looked at.
+        """Let in who knows the password that `verifier` checks, to administer or to promote; None:
+        nobody, and those who came by it are looked at. A node that was left behind lets in nobody.
         """
+        if self._cluster.trunks.cutoff.has_ended:
+            verifier = None
         self._services.authorizer.rescue = verifier
         if verifier is None:
             self._runtime.findings.append(AccessNarrowed())
@@ -348,6 +350,7 @@ class Shard:
             case ev.Outlived(_, lineage):
                 self._cluster.brokerset.outlived(lineage)
                 self._cluster.trunks.cutoff.outlive(lineage)
+                self.offer_rescue(None)
             case ev.Secured(session, origin):
                 self._services.sessions.secured(session, origin)
             case ev.Certified():

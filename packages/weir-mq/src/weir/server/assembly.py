@@ -154,6 +154,7 @@ async def hosting(
             for number, disk in disks.items()
         ]
         logs = [start.opened for start in starts]
+        was_closed = folder.access_mode() == CLOSED
         settings = ShardSettings(
             config.memory.budget_mib * MIB,
             ports=share.ports,
@@ -162,6 +163,7 @@ async def hosting(
             secret_bytes=secrets.token_bytes,
             stale_ms=int(config.access.stale_seconds * 1_000),
             cutoff_ms=int(config.access.cutoff_seconds * 1_000),
+            was_closed=was_closed,
         )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = ShardInfo(
@@ -170,7 +172,6 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        was_closed = folder.access_mode() == CLOSED
         policy = TlsPolicy(config.tls.plaintext, config.links.tls, was_closed)
         births = folder.births() if was_closed else {}
         driver = assemble(shard, disks, limits, own, savers, trunk_lost, policy, births)

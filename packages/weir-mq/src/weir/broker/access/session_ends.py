@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from weir.access.tokens import LEEWAY_SECONDS
 from weir.broker.access.authorizer import Authorizer
+from weir.broker.metadata.security.access import RESCUER
 from weir.broker.metadata.security.cutoff import Cutoff
 from weir.broker.runtime.session import ANONYMOUS, Session
 from weir.errors import AccessRevoked, Refused
@@ -60,6 +61,7 @@ class SessionEnds:
             yield from [
                 (session, self._cutoff.why_ended()) for session in self._sessions.values()
                 if not session.passed and (session.greeted or session.principal != ANONYMOUS)
+                and session.principal != RESCUER  # whom no news of the registry revokes
             ]  # fmt: skip
         now = self._time.monotonic_ms()
         while self._queue and self._queue[0][0] <= now:

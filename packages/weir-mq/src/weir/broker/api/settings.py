@@ -147,3 +147,5 @@ class ShardSettings(msgspec.Struct, frozen=True):
     #: set; and then the sessions end that were let in.
     stale_ms: int = STALE_MS
     cutoff_ms: int = CUTOFF_MS
+    #: Whether the set was closed when this node heard last, before it started.
+    was_closed: bool = False

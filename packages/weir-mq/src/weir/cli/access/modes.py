@@ -19,21 +19,12 @@ from weir.cli.access.verbs import (
     state_of,
 )
 from weir.cli.connection import DEFAULT_URL, Url, connected
-from weir.errors import NotAuthenticated, WeirError
 
 if TYPE_CHECKING:
     from weir.client.access import AccessChange
     from weir.client.client import Client
 
 access_app = typer.Typer(name="access", help="Let a set be open, watch or closed.")
-
-_TRIES = 5
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_TIMEOUT_SECONDS = 15.0
-
-
-class NotRescued(WeirError):
-    """The node does not run here, or did not take the file."""
 
 
 @access_app.callback(invoke_without_command=True)
@@ -170,47 +161,9 @@ def _rescued(folder: Path, user: str, password: str, url: str = "") -> AccessCha
     """Make a user an administrator with this password, by the node that runs on a folder. Raises
     `NotRescued`, `BadRequest`, and what a client raises.
     """
-    import asyncio
+    from weir.cli.access.rescue import rescued
 
-    from weir.cli.output import told_while
-    from weir.server.rescue import offered
-
-    with offered(folder) as secret:
-        rescue = _rescue(url or _url_of(folder), secret, user, password)
-        return asyncio.run(told_while("waiting for the node", rescue))
-
-
-def _url_of(folder: Path) -> str:
-    from weir.server.disk.node_folder import NodeFolder
-
-    place = NodeFolder(folder).endpoint()
-    if place is None or not Path(f"/proc/{place.pid}").exists():
-        raise NotRescued(f"no node runs on {folder}: start it, with more than half of its set")
-    host = _EVERYWHERE.get(place.host, place.host)
-    return f"weir://[{host}]:{place.port}" if ":" in host else f"weir://{host}:{place.port}"
-
-
-async def _rescue(url: str, secret: str, user: str, password: str) -> AccessChange:
-    import asyncio
-    from urllib.parse import quote
-
-    from weir.broker.metadata.security.access import RESCUER
-    from weir.client.client import connect
-    from weir.server.rescue import LOOK_SECONDS
-
-    scheme, _, place = url.partition("://")
-    named = f"{scheme}://{quote(RESCUER, safe='')}@{place}"
-    for _ in range(_TRIES):
-        await asyncio.sleep(1.5 * LOOK_SECONDS)  # each shard looks for the file by itself
-        try:
-            async with connect(named, password=secret, request_timeout=_TIMEOUT_SECONDS) as client:
-                return await _restore(client, user, password)
-        except NotAuthenticated:
-            continue
-    raise NotRescued(
-        f"the node at {url} does not take the file: give --data its folder, and be the user that "
-        "it runs as, or root"
-    )
+    return rescued(folder, lambda client: _restore(client, user, password), url)
 
 
 async def _restore(client: Client, user: str, password: str) -> AccessChange:

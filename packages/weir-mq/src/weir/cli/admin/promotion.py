@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from weir.cli.admin.devices import AsJson
 from weir.cli.connection import DEFAULT_URL, Url, connected
+from weir.errors import Disconnected
 
 if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.promotion import GroupLoss, PromotionPlan
 
+R = TypeVar("R")
+
+
+class _Operator:
+    """Who asks: whoever the URL logs in as, or who may write into the folder of a node."""
+
+    def __init__(self, context: typer.Context, url: str, data: Path | None) -> None:
+        source = context.get_parameter_source("url")
+        is_given = source is not None and source.name == "COMMANDLINE"
+        # Unless it is given, the folder says where its node is reached, and no variable.
+        self._url = url if data is None or is_given else ""
+        self._data = data
+        self.told = {"url": url} if data is None else {"data": str(data)}
+
+    def do(self, work: Callable[[Client], Awaitable[R]]) -> R:
+        """Connect, do `work`, close; return what it returned."""
+        if self._data is not None:
+            from weir.cli.access.rescue import rescued
+
+            return rescued(self._data, work, self._url)
+        try:
+            return connected(self._url, work)
+        except Disconnected as error:
+            raise Disconnected(
+                f"{error}. If the set is not open, give --data on the machine of a node of the set "
+                "to be promoted: nobody can log in without home"
+            ) from error
+
 
 def promote(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="SET", help="The set, by its name or id.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[
@@ -31,31 +62,33 @@ def promote(
         bool,
         typer.Option("--force", help="Do it although nodes of the other set answer."),
     ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The data folder of a node of the set that runs here, in a set that is not open: "
+            "who may write into it need not log in."
+        ),
+    ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Let the other one of two core sets go on alone, because home is lost for good.
 
     It prints what may be lost, and asks. All nodes of other sets are removed: one that comes back
-    serves nothing any more. Give --url a node of the set.
+    serves nothing any more. Give --url a node of the set. Users cannot log in without home: where
+    that is needed, give --data instead, on the machine of a node of the set.
     """
     from weir.cli.output import print_json, told_while, typed
-    from weir.client.promotion import ALONE_WITHIN
 
     async def look(client: Client) -> PromotionPlan:
-        planned = client.topology.plan_promotion(name, without or ())
-        plan = await told_while("asking the nodes of the set", planned)
-        if not plan.others or plan.is_done or force or dry_run:
-            return plan
-        # Those that were just stopped count as there until their links are seen to be broken.
-        planned = client.topology.plan_promotion(name, without or (), wait=ALONE_WITHIN)
-        return await told_while(f"waiting for node {_numbers(plan.others)} to be gone", planned)
+        return await _plan(client, name, without or (), is_patient=not (force or dry_run))
 
     async def work(client: Client) -> list[tuple[str, int]]:
         done = client.topology.promote(plan, forced=force)
         return await told_while("waiting for leaders", done)
 
-    plan = connected(url, look)
+    operator = _Operator(context, url, data)
+    plan = operator.do(look)
     if not as_json:
         for line in _told(plan):
             print(line)
@@ -67,9 +100,9 @@ def promote(
         "What may be lost is gone for good then. Type the name of the set", name, "changed"
     ):
         raise typer.Exit(1)
-    waiting = [] if dry_run else connected(url, work)
+    waiting = [] if dry_run else operator.do(work)
     if as_json:
-        print_json("weir.topology-promote/1", {"url": url}, _results(plan, dry_run, waiting))
+        print_json("weir.topology-promote/1", operator.told, _results(plan, dry_run, waiting))
     elif dry_run:
         print("nothing was changed")
     else:
@@ -79,6 +112,21 @@ def promote(
         print(f"{what} has no leader yet", file=sys.stderr)
     if waiting:
         raise typer.Exit(1)
+
+
+async def _plan(
+    client: Client, name: str, without: Sequence[int], *, is_patient: bool
+) -> PromotionPlan:
+    from weir.cli.output import told_while
+    from weir.client.promotion import ALONE_WITHIN
+
+    planned = client.topology.plan_promotion(name, without)
+    plan = await told_while("asking the nodes of the set", planned)
+    if not plan.others or plan.is_done or not is_patient:
+        return plan
+    # Those that were just stopped count as there until their links are seen to be broken.
+    planned = client.topology.plan_promotion(name, without, wait=ALONE_WITHIN)
+    return await told_while(f"waiting for node {_numbers(plan.others)} to be gone", planned)
 
 
 def _numbers(nodes: Sequence[int]) -> str:

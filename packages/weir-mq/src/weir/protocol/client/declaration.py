@@ -25,6 +25,7 @@ Verb = Literal[
     "delete",
     "describe",
     "list",
+    "promote",
     "publish",
     "pull",
     "read",

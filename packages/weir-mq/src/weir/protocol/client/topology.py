@@ -139,7 +139,7 @@ class DescribeCopies(ControlRequest, frozen=True, array_like=True):
         Scope.SHARD,
         CopyList,
         Retry.READ,
-        rights=(Right("list", Resource.SYSTEM),),
+        rights=(Right("list", Resource.SYSTEM), Right("promote", Resource.SYSTEM)),
         methods=("SystemTopology.plan_promotion",),
     )
 
@@ -158,7 +158,7 @@ class ForceRegistry(ControlRequest, frozen=True, array_like=True):
         Scope.SHARD,
         CopyList,
         Retry.SAME,
-        rights=(Right("change", Resource.SYSTEM),),
+        rights=(Right("change", Resource.SYSTEM), Right("promote", Resource.SYSTEM)),
         methods=("SystemTopology.promote",),
     )
 
@@ -179,7 +179,7 @@ class PromoteSet(ControlRequest, frozen=True, array_like=True):
         Scope.REGISTRY,
         NodeList,
         Retry.SAME,
-        rights=(Right("change", Resource.SYSTEM),),
+        rights=(Right("change", Resource.SYSTEM), Right("promote", Resource.SYSTEM)),
         refusals=(LevelTooLow,),
         methods=("SystemTopology.promote",),
     )

@@ -77,8 +77,9 @@ _FLEET_ROLE = "fleet."
 #: What a user, a role or a rule takes beside its names, about.
 _ROW_BYTES = 128
 _NO_RULES = RoleRules()
-#: What who was let in by a file may do: give somebody the role of an administrator.
-_OF_RESCUER = RoleRules([Rule(("administer",), "system", "", False)])
+#: What who was let in by a file may do: give somebody the role of an administrator, and promote the
+#: set of the node where no administrator can log in.
+_OF_RESCUER = RoleRules([Rule(("administer", "promote"), "system", "", False)])
 _NOT_LAST = (
     "this set is closed, and nobody could open it again: give the role admin to another user first"
 )

@@ -3,7 +3,9 @@
 Somebody may have been revoked meanwhile, or the set been closed. After `stale_ms` a shard of a set
 that is closed or watches lets nobody in and begins nothing new; after `cutoff_ms` it ends the
 sessions that it let in. Partitions go on: their own majorities decide, and sessions that other
-shards let in are answered for by those. An open set has no such limits (ADR 0095, 0106).
+shards let in are answered for by those. An open set has no such limits (ADR 0095, 0106). Before its
+first news a shard may have an old copy of the metadata, by which a closed set is open: it goes by
+what is noted in the node's folder (ADR 0209).
 
 A shard whose node was left behind by a promotion lets nobody in any more, in any set (ADR 0202).
 """
@@ -36,12 +38,17 @@ class Cutoff:
 
     __slots__ = (
         "_catalog", "_cutoff_ms", "_news", "_outlived", "_stale_ms", "_started_ms", "_time",
+        "_was_closed",
     )  # fmt: skip
 
     def __init__(
-        self, catalog: CurrentAccess, news: News, time: Time, stale_ms: int, cutoff_ms: int
-    ) -> None:
-        """Go by the age of `news`: the shard starts now, and has none."""
+        self, catalog: CurrentAccess, news: News, time: Time, stale_ms: int, cutoff_ms: int,
+        was_closed: bool = False,
+    ) -> None:  # fmt: skip
+        """Go by the age of `news`: the shard starts now, and has none. The set `was_closed` when
+        this node heard last, before it started.
+        """
+        self._was_closed = was_closed
         self._catalog = catalog
         self._news = news
         self._time = time
@@ -56,11 +63,23 @@ class Cutoff:
         self._outlived = lineage
 
     @property
+    def has_ended(self) -> bool:
+        """Whether a promotion has left this node behind: it lets nobody in any more."""
+        return bool(self._outlived)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the set is open, as far as this node knows."""
+        if self._catalog.access.mode != "open":
+            return False
+        return not self._was_closed or self._news.heard_ms >= 0
+
+    @property
     def is_stale(self) -> bool:
         """Whether nobody may be let in, and nothing may begin, until there is news."""
         if self._outlived:
             return True
-        if self._catalog.access.mode == "open":
+        if self._is_open:
             return False
         heard_ms = self._news.heard_ms
         return heard_ms < 0 or self._time.monotonic_ms() - heard_ms >= self._stale_ms
@@ -70,7 +89,7 @@ class Cutoff:
         """Whether sessions that were let in must end, for there was no news for so long."""
         if self._outlived:
             return True
-        if self._catalog.access.mode == "open":
+        if self._is_open:
             return False
         since_ms = max(self._news.heard_ms, self._started_ms)
         return self._time.monotonic_ms() - since_ms >= self._cutoff_ms
