@@ -1,4 +1,6 @@
-"""Real nodes of two core sets, of which home is killed, and the other one promoted by command."""
+"""Real nodes of two core sets, of which home is killed, and the other one promoted by command: in a
+closed set by who may write into the folder of one of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from weir import connect
 from weir.cli.main import main
 from weir.errors import WeirError
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
-from weir.testing.nodes import Berth, NodeSet, Patient
+from weir.server.disk.node_folder import NodeFolder
+from weir.testing.nodes import Berth, Node, NodeSet, Patient
 
+PASSWORD = "of the first administrator"
 HOME, AWAY = (1, 2), (3, 4)
 SECONDS = 60.0
 
@@ -77,5 +81,87 @@ def test_home_is_lost_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert found.count(b"more") == 3
         nodes.start_again(HOME)
         assert "serves nothing any more" in asyncio.run(why_refused(home.split(",")[0]))
+    finally:
+        nodes.stop()
+
+
+async def until_all_are_closed(nodes: NodeSet) -> None:
+    """Return once each node has noted that the set is closed."""
+    async with asyncio.timeout(SECONDS):
+        for one in nodes.members:
+            folder = NodeFolder(nodes.node(one.node).folder)
+            while folder.access_mode() != "closed":
+                await asyncio.sleep(0.1)
+
+
+async def until_left_behind(node: Node) -> None:
+    """Return once both shards of node 1 have heard that another set was promoted."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            told = [one for one in node.said().splitlines() if "promoted without node 1" in one]
+            if all(any(f" shard {shard}: " in one for one in told) for shard in range(2)):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def why_not(url: str, password: str = "", seconds: float = 3.0) -> str:
+    """Return why somebody is not let in to look at copies; empty if that was answered."""
+    try:
+        connecting = connect(url, password=password or None, request_timeout=seconds)
+        async with asyncio.timeout(SECONDS), connecting as client:
+            await client.topology.plan_promotion("2")
+    except WeirError as error:
+        return str(error)
+    return ""
+
+
+def test_a_closed_set_is_promoted_on_the_machine_of_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    berths = [Berth(brokerset=1 if node in HOME else 2) for node in (*HOME, *AWAY)]
+    nodes = NodeSet(tmp_path, 4, 2, berths=berths)
+    nodes.start(Patient())
+    try:
+        asyncio.run(until_home_votes(nodes.url))
+        monkeypatch.setenv("WEIR_NEW_PASSWORD", PASSWORD)
+        monkeypatch.setenv("WEIR_PASSWORD", PASSWORD)
+        assert main(["access", "init", "--user", "root", "--url", nodes.url]) == 0
+        as_root = nodes.url.replace("//", "//root@")
+        assert main(["access", "mode", "closed", "--url", as_root]) == 0
+        asyncio.run(until_all_are_closed(nodes))
+        places = [f"{one.host}:{one.port}" for one in nodes.members]
+        away, (_, _, third, fourth) = f"{places[2]},{places[3]}", places
+        folders = [str(nodes.node(one.node).folder) for one in nodes.members]
+        nodes.kill((*HOME, 4))
+        nodes.start_again([4])
+        nodes.node(4).wait_until_up()
+
+        # Neither a user, for nobody knows who was revoked; nor a stranger, where a node that was
+        # started since does not know that the set is closed; nor who guesses.
+        capsys.readouterr()
+        words = ["topology", "promote", "2", "--yes", "--json"]
+        assert main([*words, "--url", f"weir://root@{away}"]) == 1
+        assert "give --data on the machine of a node" in capsys.readouterr().err
+        assert asyncio.run(why_not(f"weir://{third}"))
+        assert asyncio.run(why_not(f"weir://{fourth}"))
+        assert asyncio.run(why_not(f"weir://%3Arescue@{third}", "a guess"))
+
+        assert main([*words, "--data", folders[2], "--dry-run"]) == 0
+        assert json.loads(capsys.readouterr().out)["promoted"] is False
+        assert main([*words, "--data", folders[2]]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["lineage"], told["nodes"], told["leaderless"]) == (1, [3, 4], [])
+        assert not (Path(folders[2]) / "rescue.json").exists()
+        found = asyncio.run(read(f"weir://root@{away}", 30))
+        kept = {one["partition"]: one["from_offset"] for one in told["losses"]}
+        for number in range(30):
+            assert number // 3 >= kept[number % 3] or b"%d" % number in found
+        assert asyncio.run(why_not(f"weir://{third}"))
+
+        # Home is back: its folder promotes nothing once it has heard of the other set.
+        nodes.start_again(HOME)
+        asyncio.run(until_left_behind(nodes.node(1)))
+        assert main(["topology", "promote", "1", "--yes", "--data", folders[0]]) == 1
+        assert "does not take the file" in capsys.readouterr().err
     finally:
         nodes.stop()
