@@ -469,6 +469,7 @@ OF_PRINCIPALS = (
 
 _RAFT = "packages/weir-raft/tests"
 _WORLDS = "packages/weir-lab/tests/unit/sim/test_promotions.py"
+_RESCUED = f"{_UNIT}/broker_replicas/test_rescued_promotions.py"
 _LOST_AS_TOLD = f"{_WORLDS}::test_the_other_set_goes_on_and_all_that_is_lost_was_told"
 
 OF_PROMOTION = (
@@ -557,6 +558,90 @@ OF_PROMOTION = (
     ),
 )
 
+#: Of a closed set, in which nobody can log in.
+OF_RESCUE = (
+    Bug(
+        "rescue-waits-for-the-registry",
+        "Who may write into the folder of a node is let in without a leader of the registry.",
+        "weir.broker.access.logins",
+        "if not (self._news.in_sync or _names_rescuer(session.attempt, request)):",
+        "if not self._news.in_sync:",
+        f"{_RESCUED}::test_without_a_leader_only_who_writes_into_the_folder_is_let_in",
+    ),
+    Bug(
+        "rescue-lets-users-in",
+        "No user is let in while nobody knows who was revoked.",
+        "weir.broker.access.logins",
+        "if attempt is not None:\n        return attempt.user == RESCUER",
+        "if attempt is not None:\n        return True",
+        f"{_RESCUED}::test_a_login_does_not_go_on_as_another_user",
+    ),
+    Bug(
+        "rescue-lets-any-name-begin",
+        "Only the name that no user has is looked at without a leader of the registry.",
+        "weir.broker.access.logins",
+        "return parse_first(request.message).user == RESCUER",
+        "return bool(parse_first(request.message).user)",
+        f"{_RESCUED}::test_without_a_leader_only_who_writes_into_the_folder_is_let_in",
+    ),
+    Bug(
+        "rescue-by-news-of-the-node",
+        "A node that knows less of the users takes what is passed on of a rescuer.",
+        "weir.broker.access.logins",
+        "session.principal, session.admitted_at = RESCUER, 0",
+        "session.principal, session.admitted_at = RESCUER, attempt.version",
+        f"{_RESCUED}::test_a_node_that_knows_less_of_the_users_takes_what_is_passed_on",
+    ),
+    Bug(
+        "rescue-ends-at-the-cut-off",
+        "A rescuer stays though there is no news of the metadata.",
+        "weir.broker.access.session_ends",
+        "and session.principal != RESCUER",
+        "and True",
+        f"{_RESCUED}::test_it_goes_on_behind_the_cut_off_and_ends_with_the_file",
+    ),
+    Bug(
+        "rescue-where-a-node-was-left-behind",
+        "A node that was left behind lets nobody in, by no file either.",
+        "weir.broker.shard",
+        "if self._cluster.trunks.cutoff.has_ended:",
+        "if False:",
+        f"{_RESCUED}::test_a_node_that_was_left_behind_lets_nobody_in",
+    ),
+    Bug(
+        "rescue-goes-on-where-a-node-was-left-behind",
+        "A rescuer's session ends when its node hears that it was left behind.",
+        "weir.broker.shard",
+        "outlive(lineage)\n                self.offer_rescue(None)",
+        "outlive(lineage)",
+        f"{_RESCUED}::test_a_node_that_was_left_behind_lets_nobody_in",
+    ),
+    Bug(
+        "rescuer-changes-all-of-the-system",
+        "A rescuer may make an administrator and promote, and nothing else.",
+        "weir.broker.metadata.security.access",
+        "return [(RESCUER, _OF_RESCUER)]",
+        'return [(RESCUER, RoleRules([Rule(("promote", "list"), "system", "")]))]',
+        f"{_RESCUED}::test_without_a_leader_only_who_writes_into_the_folder_is_let_in",
+    ),
+    Bug(
+        "closed-set-is-open-before-its-news",
+        "Before its first news a node goes by the mode that its folder says.",
+        "weir.broker.metadata.security.cutoff",
+        "return not self._was_closed or self._news.heard_ms >= 0",
+        "return True",
+        f"{_RESCUED}::test_a_node_without_news_goes_by_what_its_folder_says",
+    ),
+    Bug(
+        "registry-forced-by-nobody",
+        "Nobody without a login forces a registry that may be of a closed set.",
+        "weir.broker.promotion",
+        "if session.principal == ANONYMOUS:",
+        "if False:",
+        f"{_RESCUED}::test_a_node_without_news_goes_by_what_its_folder_says",
+    ),
+)
+
 BUGS: tuple[Bug, ...] = (
     *OF_TOPOLOGY,
     *OF_PLACEMENT,
@@ -564,4 +649,5 @@ BUGS: tuple[Bug, ...] = (
     *OF_HOLDS,
     *OF_PRINCIPALS,
     *OF_PROMOTION,
+    *OF_RESCUE,
 )

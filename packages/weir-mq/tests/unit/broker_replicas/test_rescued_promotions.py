@@ -1,5 +1,5 @@
-"""A closed set whose registry has no leader any more: no user can log in, and who may write into the
-data folder of a node is let in there, to promote the set.
+"""A closed set whose registry has no leader any more: no user can log in, and who may write into
+the data folder of a node is let in there, to promote the set.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def test_without_a_leader_only_who_writes_into_the_folder_is_let_in(lost: Lost) 
     lost.lose()
     lost.node.shard.offer_rescue(verifier_of(SECRET))
     assert lost.log_in(11, "ann", PASSWORD).code == Unavailable.code
-    assert lost.log_in(12, "nobody", SECRET).code == Unavailable.code
+    for user in ("nobody", "rescue", ":rescue2", "default/:rescue"):
+        first = ScramClient(user, encode_nonce(bytes(18))).first
+        assert lost.ask(Login(MECHANISM, first), lost.open(12)).code == Unavailable.code
     assert lost.log_in(13, RESCUER, PASSWORD).code == NotAuthenticated.code
     done = lost.log_in(14)
     assert (done.done, done.user) == (True, RESCUER)

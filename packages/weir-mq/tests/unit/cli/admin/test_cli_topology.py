@@ -6,8 +6,10 @@ import asyncio
 import io
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +25,7 @@ from weir.cli.doctor.finding import Finding, Patient
 from weir.cli.main import main
 from weir.client.nodes import SystemTopology
 from weir.client.promotion import ALONE_WITHIN, GroupLoss, PromotionPlan
-from weir.errors import BadRequest, TopologyChanged
+from weir.errors import BadRequest, Disconnected, TopologyChanged
 from weir.protocol.client.topology import TopologyState
 from weir.server.config import Config, NodeConfig
 from weir.testing import Node
@@ -323,6 +325,46 @@ def test_a_promotion_waits_for_nodes_that_were_just_stopped(
     code, out, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
     assert (code, out.splitlines()[-1]) == (0, "set south is home, in lineage 1")
     assert err.startswith("waiting for node 1, 2 to be gone: 0 s so far\n")
+
+
+def test_who_has_the_folder_of_a_node_promotes_without_a_login(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = list[tuple[Path, str]]()
+
+    def rescued(folder: Path, work: Callable[[Any], Any], url: str = "") -> Any:
+        asked.append((folder, url))
+        return asyncio.run(work(SimpleNamespace(topology=SystemTopology(Any))))
+
+    async def plan_promotion(*asked: object) -> PromotionPlan:
+        return planned()
+
+    async def promote(*asked: object, forced: bool = False) -> list[tuple[str, int]]:
+        return []
+
+    monkeypatch.setattr("weir.cli.access.rescue.rescued", rescued)
+    monkeypatch.setattr(SystemTopology, "plan_promotion", plan_promotion)
+    monkeypatch.setattr(SystemTopology, "promote", promote)
+    # What a user logs in to is home perhaps: the node of the folder is asked.
+    monkeypatch.setenv("WEIR_URL", "weir://root@10.0.0.1:6800")
+    words = ("promote", "south", "--yes", "--data", str(tmp_path))
+    code, out, _ = said(capsys, *words, "--json")
+    assert (code, json.loads(out)["settings"]) == (0, {"data": str(tmp_path)})
+    # Each of both steps is let in by a file of its own: between them a person may think.
+    assert asked == [(tmp_path, "")] * 2
+    assert said(capsys, *words, "--dry-run", "--url", "weirs://10.1.0.1:6800")[0] == 0
+    assert asked[2:] == [(tmp_path, "weirs://10.1.0.1:6800")]
+
+
+def test_who_cannot_log_in_without_home_is_told_how(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connected(*_: object) -> object:
+        raise Disconnected("10.1.0.1:6800 did not let this client in")
+
+    monkeypatch.setattr("weir.cli.admin.promotion.connected", connected)
+    code, _, err = said(capsys, "promote", "south", "--url", "weir://root@10.1.0.1:6800")
+    assert (code, "in. If the set is not open, give --data on the machine" in err) == (1, True)
 
 
 def test_a_lone_set_is_not_promoted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,12 @@ from weir.broker.metadata.security.cutoff import Cutoff
 from weir.errors import Unavailable
 
 
-def cutoff(mode: str = "closed", heard_ms: int = -1) -> tuple[Cutoff, Any, FakeTime]:
+def cutoff(
+    mode: str = "closed", heard_ms: int = -1, was_closed: bool = False
+) -> tuple[Cutoff, Any, FakeTime]:
     catalog: Any = SimpleNamespace(access=SimpleNamespace(mode=mode))
     news, time = SimpleNamespace(heard_ms=heard_ms), FakeTime()
-    return Cutoff(catalog, news, time, 30_000, 600_000), news, time
+    return Cutoff(catalog, news, time, 30_000, 600_000, was_closed), news, time
 
 
 def test_what_was_heard_of_lately_is_not_stale() -> None:
@@ -57,3 +59,23 @@ def test_in_an_open_set_nothing_is_late() -> None:
     one, _, time = cutoff("open")
     time.monotonic += 10_000_000
     assert (one.is_stale, one.is_over, one.why_stale()) == (False, False, None)
+
+
+def test_a_set_that_was_closed_is_not_open_before_the_first_news() -> None:
+    one, news, time = cutoff("open", was_closed=True)
+    assert (one.is_stale, one.is_over) == (True, False)
+    with pytest.raises(Unavailable, match="no news of the metadata"):
+        one.check()
+    time.monotonic += 600_000
+    assert one.is_over
+    news.heard_ms = time.monotonic
+    assert (one.is_stale, one.is_over) == (False, False)
+    time.monotonic += 10_000_000  # it was opened while this node was down
+    assert (one.is_stale, one.is_over) == (False, False)
+
+
+def test_a_node_that_was_left_behind_says_so() -> None:
+    one, _, _ = cutoff("open")
+    assert not one.has_ended
+    one.outlive(3)
+    assert (one.has_ended, one.is_stale, one.is_over) == (True, True, True)
