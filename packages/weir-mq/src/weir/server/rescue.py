@@ -1,8 +1,10 @@
-"""How who may write into a node's data folder becomes an administrator: by a file, for minutes.
+"""How who may write into a node's data folder administers it, or promotes its set: by a file, for
+minutes.
 
-`weir access rescue` draws a password, and writes into the folder what checks it. The node takes
-that for its own session alone: it is no user, it may only administer, and it ends with the file. A
-file that others could have written, or that is older than some minutes, is none.
+`weir access rescue` and `weir topology promote --data` draw a password, and write into the folder
+what checks it. The node takes that for its own session alone: it is no user, it may only make an
+administrator and promote, and it ends with the file. A file that others could have written, or that
+is older than some minutes, is none.
 """
 
 from __future__ import annotations

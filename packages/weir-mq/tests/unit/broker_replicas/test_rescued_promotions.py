@@ -14,8 +14,10 @@ from rigs.access import set_mode, verifier_of
 from rigs.shards import catalog_of, sessions_of, trunks_of
 from weir.access.credentials import derive_key
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
+from weir.access.wrapping import KEY_BYTES, NONCE_BYTES, KeyRing
 from weir.broker.api import events as ev
 from weir.broker.metadata.security.access import RESCUER
+from weir.broker.metadata.security.vault import FALSE_SALTS
 from weir.broker.records.security import UserCreated
 from weir.errors import BadRequest, NotAuthenticated, Unauthorized, Unavailable
 from weir.model.ids import REGISTRY_GROUP, place_of
@@ -126,6 +128,16 @@ def test_a_login_does_not_go_on_as_another_user(lost: Lost) -> None:
         assert lost.ask(Login(MECHANISM, message), lost.open(12)).code == Unavailable.code
 
 
+def test_where_secrets_are_wrapped_nobody_is_let_in_without_the_key_file(lost: Lost) -> None:
+    """Who has but a copy of the folder is not who may write into it."""
+    ring = KeyRing((b"k" * KEY_BYTES,))
+    wrapped = ring.wrap(bytes(32), FALSE_SALTS, bytes(NONCE_BYTES))
+    catalog_of(lost.node.shard).access.secret = wrapped
+    lost.lose()
+    lost.node.shard.offer_rescue(verifier_of(SECRET))
+    assert lost.log_in(11).code == Unavailable.code
+
+
 def test_it_goes_on_behind_the_cut_off_and_ends_with_the_file(lost: Lost) -> None:
     lost.log_in(10, "ann", PASSWORD)
     assert isinstance(lost.ask(m.Hello("x"), 10), m.Welcome)
@@ -186,3 +198,6 @@ def test_a_node_without_news_goes_by_what_its_folder_says(
         reply = lost.ask(request, passed)
         is_refused = isinstance(reply, m.Refusal) and reply.code == Unavailable.code
         assert is_refused is was_closed, (request, reply)
+    # Without the key file of the set nobody is to be let in: here it is not known if it is needed.
+    lost.node.shard.offer_rescue(verifier_of(SECRET))
+    assert lost.log_in(13).code == Unavailable.code

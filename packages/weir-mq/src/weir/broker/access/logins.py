@@ -199,7 +199,7 @@ class Logins:
             raise BadRequest(
                 f"mechanism {request.mechanism!r}: this set takes {MECHANISM} and {BEARER}"
             )
-        if not (self._news.in_sync or _names_rescuer(session.attempt, request)):
+        if not (self._news.in_sync or self._rescues(session.attempt, request)):
             raise no_registry()  # who was revoked meanwhile must not come in here
         if session in self._slowed:
             raise BadRequest("one message of a login at a time: wait for the answer")
@@ -223,6 +223,22 @@ class Logins:
             claimed = attempt.user if attempt is not None else ""
             self._saw(session, request.mechanism, claimed, "refused")
             self._end(session, caller, error)
+
+    def _rescues(self, attempt: Attempt | None, request: Login) -> bool:
+        """Return whether a step of a login names who is let in by a file of this node's folder: of
+        that the registry knows nothing, and without a file no password fits. A node that knows of
+        no user yet cannot tell either whether it has the key file of the set.
+        """
+        if not self._catalog.access.secret:
+            return False
+        if attempt is not None:
+            return attempt.user == RESCUER
+        if request.mechanism != MECHANISM:
+            return False
+        try:
+            return parse_first(request.message).user == RESCUER
+        except RemoteProtocolError:
+            return False  # as all that is no message
 
     def _end(self, session: Session, caller: Caller, error: Refused) -> None:
         """Refuse a login, and end its connection: there is no other attempt by it."""
@@ -394,20 +410,6 @@ def _is_over(session: Session) -> bool:
     """
     is_stranger = not (session.greeted or session.passed) and session.principal == ANONYMOUS
     return session.has_shown_ticket and is_stranger
-
-
-def _names_rescuer(attempt: Attempt | None, request: Login) -> bool:
-    """Return whether a step of a login names who is let in by a file of this node's folder: of that
-    the registry knows nothing, and without a file no password fits.
-    """
-    if attempt is not None:
-        return attempt.user == RESCUER
-    if request.mechanism != MECHANISM:
-        return False
-    try:
-        return parse_first(request.message).user == RESCUER
-    except RemoteProtocolError:
-        return False  # as all that is no message
 
 
 def _full(name: str) -> str:
