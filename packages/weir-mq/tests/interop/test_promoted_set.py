@@ -1,5 +1,5 @@
 """Real nodes of two core sets, of which home is killed, and the other one promoted by command: in a
-closed set by who may write into the folder of one of its nodes.
+closed set by a file in the folder of one of its nodes.
 """
 
 from __future__ import annotations

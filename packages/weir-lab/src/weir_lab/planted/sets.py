@@ -562,7 +562,7 @@ OF_PROMOTION = (
 OF_RESCUE = (
     Bug(
         "rescue-waits-for-the-registry",
-        "Who may write into the folder of a node is let in without a leader of the registry.",
+        "A file in the folder of a node lets a session in without a leader of the registry.",
         "weir.broker.access.logins",
         "if not (self._news.in_sync or self._rescues(session.attempt, request)):",
         "if not self._news.in_sync:",

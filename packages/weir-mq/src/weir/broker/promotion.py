@@ -72,8 +72,8 @@ class PromotionRequests:
         self._force(caller, request)
 
     def _check_known(self, session: Session) -> None:
-        """Raise `Unavailable` for who has not logged in, while it cannot be known here that the set
-        is open: no leader of the registry looks at these requests again.
+        """Raise `Unavailable` for a session without a login, unless this node knows that the set
+        is open: no leader of the registry checks these requests again.
         """
         if session.principal == ANONYMOUS:
             self._trunks.cutoff.check()

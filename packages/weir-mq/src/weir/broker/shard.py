@@ -220,8 +220,9 @@ class Shard:
         return self._cluster.trunks.cutoff.news_age_ms
 
     def offer_rescue(self, verifier: ScramVerifier | None) -> None:
-        """Let in who knows the password that `verifier` checks, to administer or to promote; None:
-        nobody, and those who came by it are looked at. A node that was left behind lets in nobody.
+        """Accept the password that `verifier` checks, for sessions that administer or promote.
+
+        None accepts none, and ends such sessions. So does a node that a promotion has left behind.
         """
         if self._cluster.trunks.cutoff.has_ended:
             verifier = None

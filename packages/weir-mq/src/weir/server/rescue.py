@@ -1,10 +1,9 @@
-"""How who may write into a node's data folder administers it, or promotes its set: by a file, for
-minutes.
+"""A login by a file in a node's data folder, good for minutes: to administer, or to promote a set.
 
 `weir access rescue` and `weir topology promote --data` draw a password, and write into the folder
-what checks it. The node takes that for its own session alone: it is no user, it may only make an
-administrator and promote, and it ends with the file. A file that others could have written, or that
-is older than some minutes, is none.
+what checks it. The node accepts it for a session that is no user, that may only make an
+administrator and promote, and that ends with the file. The node ignores a file that others could
+have written, or that is older than some minutes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A closed set whose registry has no leader any more: no user can log in, and who may write into
-the data folder of a node is let in there, to promote the set.
+"""A closed set whose registry has no leader any more: no user can log in, and a file in the data
+folder of a node lets a session in, to promote the set.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_login_does_not_go_on_as_another_user(lost: Lost) -> None:
 
 
 def test_where_secrets_are_wrapped_nobody_is_let_in_without_the_key_file(lost: Lost) -> None:
-    """Who has but a copy of the folder is not who may write into it."""
+    """A copy of the folder does not let anybody write into the node's own."""
     ring = KeyRing((b"k" * KEY_BYTES,))
     wrapped = ring.wrap(bytes(32), FALSE_SALTS, bytes(NONCE_BYTES))
     catalog_of(lost.node.shard).access.secret = wrapped

@@ -200,7 +200,7 @@ class Logins:
                 f"mechanism {request.mechanism!r}: this set takes {MECHANISM} and {BEARER}"
             )
         if not (self._news.in_sync or self._rescues(session.attempt, request)):
-            raise no_registry()  # who was revoked meanwhile must not come in here
+            raise no_registry()  # a user may have been revoked meanwhile
         if session in self._slowed:
             raise BadRequest("one message of a login at a time: wait for the answer")
         attempt, session.attempt = session.attempt, None
@@ -225,9 +225,9 @@ class Logins:
             self._end(session, caller, error)
 
     def _rescues(self, attempt: Attempt | None, request: Login) -> bool:
-        """Return whether a step of a login names who is let in by a file of this node's folder: of
-        that the registry knows nothing, and without a file no password fits. A node that knows of
-        no user yet cannot tell either whether it has the key file of the set.
+        """Return whether a step of a login is for the name `:rescue`, which a file in this node's
+        folder lets in. The registry knows nothing of it, and without a file no password fits. A
+        node that knows of no user yet cannot tell either whether it has the key file of the set.
         """
         if not self._catalog.access.secret:
             return False

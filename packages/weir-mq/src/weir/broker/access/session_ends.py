@@ -61,7 +61,7 @@ class SessionEnds:
             yield from [
                 (session, self._cutoff.why_ended()) for session in self._sessions.values()
                 if not session.passed and (session.greeted or session.principal != ANONYMOUS)
-                and session.principal != RESCUER  # whom no news of the registry revokes
+                and session.principal != RESCUER  # the registry cannot revoke it
             ]  # fmt: skip
         now = self._time.monotonic_ms()
         while self._queue and self._queue[0][0] <= now:

@@ -1,4 +1,4 @@
-"""A client that is let in without a user, by who may write into the data folder of a node."""
+"""A client without a user: a file in the data folder of a node lets it in."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class NotRescued(WeirError):
 
 
 def rescued(folder: Path, work: Callable[[Client], Awaitable[R]], url: str = "") -> R:
-    """Do `work` as who is let in by a file in the folder of a node that runs here, which is reached
-    at `url`, if not by loopback; return what it returned. The file is gone when it is done, and is
-    good for two minutes.
+    """Do `work` with a client that a file in the folder of a node lets in; return its result.
+
+    The node runs on this machine. It is reached at `url`, or else by loopback. The file is removed
+    behind the work, and is good for two minutes.
 
     Raises `NotRescued`, `BadRequest` where the file cannot be written, and what `work` raises.
     """

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class _Operator:
-    """Who asks: whoever the URL logs in as, or who may write into the folder of a node."""
+    """How the command logs in: as the user of the URL, or by a file in the folder of a node."""
 
     def __init__(self, context: typer.Context, url: str, data: Path | None) -> None:
         source = context.get_parameter_source("url")
@@ -65,8 +65,8 @@ def promote(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="The data folder of a node of the set that runs here, in a set that is not open: "
-            "who may write into it need not log in."
+            help="The data folder of a node of the set on this machine. Needed in a set that is "
+            "not open: the command writes a file there instead of logging in as a user."
         ),
     ] = None,
     as_json: AsJson = False,

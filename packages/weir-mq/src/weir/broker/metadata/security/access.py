@@ -77,8 +77,8 @@ _FLEET_ROLE = "fleet."
 #: What a user, a role or a rule takes beside its names, about.
 _ROW_BYTES = 128
 _NO_RULES = RoleRules()
-#: What who was let in by a file may do: give somebody the role of an administrator, and promote the
-#: set of the node where no administrator can log in.
+#: The rights of a session that a file let in: to give somebody the role of an administrator, and to
+#: promote the set of the node where no administrator can log in.
 _OF_RESCUER = RoleRules([Rule(("administer", "promote"), "system", "", False)])
 _NOT_LAST = (
     "this set is closed, and nobody could open it again: give the role admin to another user first"
