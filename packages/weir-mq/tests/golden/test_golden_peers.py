@@ -26,6 +26,8 @@ from weir_raft import messages as m
 
 GOLDEN = json.loads(Path(__file__).with_name("peer_frames.json").read_text(encoding="utf-8"))
 GROUP, TO, SENDER, TERM = 65_536, 131_072, 65_536, 7
+#: The second term of lineage 1, which a promotion began.
+PROMOTED = (1 << 48) + 2
 KNOWN = raft.Configuration((65_536, 131_072), (65_536,), (196_608,))
 META = m.SnapshotMeta(40, 6, KNOWN, 12, 5, 300)
 
@@ -53,6 +55,8 @@ MESSAGES: dict[str, Any] = {
     "snapshot": m.InstallSnapshot(TO, SENDER, TERM, META, 100, b"state", False, True),
     "snapshot_reply": m.SnapshotReply(TO, SENDER, TERM, 105, False),
     "timeout_now": m.TimeoutNow(TO, SENDER, TERM),
+    "vote_request_in_lineage_1": m.VoteRequest(TO, SENDER, PROMOTED, 40, 6, False, False),
+    "heartbeat_in_lineage_1": m.Heartbeat(TO, SENDER, PROMOTED, 39, 8),
 }
 LINK_MESSAGES: dict[str, Any] = {
     "beat": m.Beat(5, 2, ((GROUP, TERM, SENDER),), 77),

@@ -153,6 +153,18 @@ def test_what_is_stored_of_relays_has_these_bytes() -> None:
     assert c.decode_control(bytes.fromhex(data)) == record
 
 
+def test_what_is_stored_of_promotions_has_these_bytes() -> None:
+    """Level 3, as above."""
+    followed = reg.GroupsFollowed([(65536, (65536, 131072)), (65537, ())])
+    stored: list[tuple[c.ControlRecord, str]] = [
+        (reg.SetPromoted(2, 7, (3, 4), 5), "95a870726f6d6f746564020792030405"),
+        (followed, "92a8666f6c6c6f7765649292ce0001000092ce00010000ce0002000092ce0001000190"),
+    ]
+    for record, data in stored:
+        assert c.encode_control(record).hex() == data
+        assert c.decode_control(bytes.fromhex(data)) == record
+
+
 def test_what_is_stored_of_the_audit_has_these_bytes() -> None:
     """Level 3, as above."""
     stored: dict[c.ControlRecord, str] = {
