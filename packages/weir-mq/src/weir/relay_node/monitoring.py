@@ -115,6 +115,10 @@ class RelayMonitor:
                     each(lambda held, _: held.state.ranges.total))  # fmt: skip
         yield gauge("gap_messages", "Messages that were lost above, and are an error to readers.",
                     each(lambda held, _: sum(b - a for a, b in held.state.gaps)))  # fmt: skip
+        yield gauge("lineage", "Which lineage of the core's log is pulled; 0: the first one.",
+                    each(lambda held, _: held.state.lineage))  # fmt: skip
+        yield gauge("cut_messages", "Messages cut off since the start: a later lineage lacks them.",
+                    each(lambda held, _: held.cut))  # fmt: skip
         yield gauge("filter_tags", "How many tags are kept; -1: all messages.",
                     each(lambda held, _: tags_kept(held)))  # fmt: skip
         yield gauge("mark_age_seconds", "Age of the stamp up to which all is known to be here.",

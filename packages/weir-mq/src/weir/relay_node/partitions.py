@@ -69,6 +69,8 @@ class Held(msgspec.Struct):
     pace: PullPace = msgspec.field(default_factory=PullPace)
     #: Since when, in seconds, the disk has not given what readers ask for; 0 while it does.
     unread_since: float = 0.0
+    #: How many messages were here, since the start, that later lineages do not have.
+    cut: int = 0
 
     @property
     def state(self) -> RelayState:
@@ -178,6 +180,7 @@ class RelayPartitions:
     def handle(self, group: int, event: Event, now_ms: int) -> Outcome:
         """Take an event of a partition; store what it brings, and return the rest."""
         held, outcome = self.held[group], Outcome()
+        lineage, end = held.state.lineage, held.state.end
         effects: list[Effect] = []
         if isinstance(event, AnswerCame):
             held.hear(event)
@@ -195,9 +198,8 @@ class RelayPartitions:
                 case SendToChild() | ReadPortion():
                     outcome.children.append(effect)
                 case Moved():
-                    self._moved(held, effect)
                     outcome.moved = True
-                    outcome.is_cut = outcome.is_cut or effect.cut_at >= 0
+                    outcome.is_cut = self._moved(held, effect, lineage, end) or outcome.is_cut
                 case ReclaimBelow(index):
                     self._store.drop_below(group, index)
                 case Alarm(kind, text):
@@ -208,11 +210,16 @@ class RelayPartitions:
             held.stored(now_ms)
         return outcome
 
-    def _moved(self, held: Held, moved: Moved) -> None:
+    def _moved(self, held: Held, moved: Moved, lineage: int, end: int) -> bool:
+        """Take note of what is here now, where [..., end) of a lineage was before; return whether
+        messages were cut off.
+        """
         if moved.cut_at >= 0:
             held.mark, held.head = None, 0
+            held.cut += max(end - held.state.fork_of(lineage), 0)
         for mark in moved.marks:
             held.mark = mark
+        return moved.cut_at >= 0
 
     def _told(self, message: Asked) -> Asked:
         """Return what an upper node is told: a pull with this partition's share of the credit."""

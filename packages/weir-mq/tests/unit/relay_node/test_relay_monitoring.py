@@ -166,7 +166,7 @@ class Broken:
         self.has_looked, self.is_reached = True, False
         self.one = held(RELAYED, GapTold(20, 23, "gone"))
         self.one.heard_ms, self.one.complete_ms = steady_ms() - 65_000, steady_ms() - 70_000
-        self.one.head = 123
+        self.one.head, self.one.cut = 123, 4
         links = SimpleNamespace(sent={(20, 1): 500})
         pulled = {UpperNode(0, 1, True): 900, UpperNode(0, 2, False): 70}
         self.partitions = SimpleNamespace(held={GROUP: self.one}, children=links, pulled=pulled)
@@ -210,6 +210,7 @@ def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
     assert {one.check: one.state for one in found.values()} == {
         "relay-core": "fail", "relay-access": "fail", "relay-lag": "warn", "relay-disk": "fail",
         "relay-gaps": "warn", "relay-certificate": "warn", "relay-acks": "warn",
+        "relay-lineages": "warn",
     }  # fmt: skip
     assert "has ended" in found["relay-certificate"].found
     assert "1 acks of clusters wait for the core, the oldest for 30 s" in found["relay-acks"].found
@@ -219,6 +220,7 @@ def test_each_way_to_fail_has_a_line_of_the_doctor() -> None:
     assert "t/0 was complete 70 s ago" in found["relay-lag"].found
     assert "nothing is pulled" in found["relay-disk"].found
     assert "3 messages of t/0" in found["relay-gaps"].found
+    assert "4 messages of t/0 were cut off" in found["relay-lineages"].found
     assert all(one.advice for one in found.values())
 
 

@@ -42,7 +42,7 @@ def examine_relay(place: str) -> list[Finding]:
         advice = "give the HOST:PORT that a relay was started with as --metrics"
         return [Finding("relay", "fail", f"{url} is not of a relay", advice)]
     found = [_core(figures), _access(figures), _lag(figures), _disk(figures), _gaps(figures)]
-    found.append(_acks(figures))
+    found += [_lineages(figures), _acks(figures)]
     return [*found, *_certificate(figures, time.time())]
 
 
@@ -107,6 +107,32 @@ def _gaps(figures: Figures) -> Finding:
     )
     found = f"{lost:,} messages of {named}{more} were lost before the relay had pulled them"
     return Finding("relay-gaps", "warn", found, advice)
+
+
+def _lineages(figures: Figures) -> Finding:
+    later = sum(value > 0 for _, value in figures.rows("weir_relay_lineage"))
+    cut = [
+        (value, f"{labels.get('topic')}/{labels.get('partition')}")
+        for labels, value in figures.rows("weir_relay_cut_messages")
+        if value
+    ]
+    if not cut:
+        told = (
+            f"{counted(later, 'partition')} in a later lineage"
+            if later
+            else "all partitions in the first"
+        )
+        return Finding("relay-lineages", "ok", f"{told}; nothing was cut off since the start")
+    total = int(sum(value for value, _ in cut))
+    found = (
+        f"{total:,} messages of {_first([name for _, name in cut])} were cut off: they are not in "
+        "the lineage that began when a core set was promoted"
+    )
+    advice = (
+        "readers may have acted on them: the old home's nodes may still have them (weir inspect, "
+        "weir backup). Start readers that ended with OffsetOutOfRange at the offset that it tells"
+    )
+    return Finding("relay-lineages", "warn", found, advice)
 
 
 def _acks(figures: Figures) -> Finding:
