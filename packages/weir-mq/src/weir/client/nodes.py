@@ -14,7 +14,12 @@ from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, 
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
 from weir.protocol.client.relays import DescribeRelay, RelayInfo
-from weir.protocol.client.topology import ApplyTopology, DescribeTopology, TopologyState
+from weir.protocol.client.topology import (
+    ApplyTopology,
+    CopyList,
+    DescribeTopology,
+    TopologyState,
+)
 from weir.protocol.link import join_key
 from weir.topology.sets import Topology
 
@@ -259,6 +264,14 @@ class SystemTopology:
         that does not fit, and `LevelTooLow`.
         """
         return await self._network.request(ApplyTopology(after, topology), TopologyState)
+
+    async def describe_copies(self) -> CopyList:
+        """Return which copies of groups the shard has that the client is connected to, and what is
+        known there of core sets and promotions.
+
+        Raises `Unavailable` where it does not answer within 5 s.
+        """
+        return await Promoter(self._network).copies()
 
     async def plan_promotion(
         self, brokerset: str, without: Collection[int] = (), *, wait: float = 0.0

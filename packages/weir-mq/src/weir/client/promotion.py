@@ -130,6 +130,10 @@ class Promoter:
             raise BadRequest(f"no node of BrokerSet {brokerset} is left to go on")
         return _planned(view, told)
 
+    async def copies(self) -> CopyList:
+        """Return what copies the shard has that is asked over these connections."""
+        return await self._copies(0)
+
     async def promote(self, plan: PromotionPlan, *, forced: bool = False) -> n.NodeList:
         """Do it; return the nodes once the registry has decided it. What was done before is not
         done again, so it may be asked for as often as it takes.

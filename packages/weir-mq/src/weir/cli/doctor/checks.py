@@ -20,6 +20,7 @@ from weir.access.failures import FREE_FAILURES, Failures, origin_of
 from weir.cli.doctor.exposure import access, certificate, links
 from weir.cli.doctor.figures import asked_for_damage, news
 from weir.cli.doctor.finding import Finding, Patient, State, running
+from weir.cli.doctor.promotions import left_behind, promotion
 from weir.cli.doctor.relay import relays
 from weir.cli.output import counted
 from weir.cli.process import EXTRAS, what_to_do
@@ -286,8 +287,10 @@ def endpoint(patient: Patient) -> Finding:
     except NotAuthenticated:
         return Finding("endpoint", "ok", f"{url} answers: it is closed to strangers", _LOG_IN)
     except WeirError as error:
-        return Finding("endpoint", "fail", f"{url} (process {pid}) does not serve: {error}",
-                       "see its log on stderr; both must be of one release")  # fmt: skip
+        known = left_behind(error)
+        advice = known.advice if known else "see its log on stderr; both must be of one release"
+        found = f"{url} (process {pid}) does not serve: {error}"
+        return Finding("endpoint", "fail", found, advice)
     shards = f", and so do its {len(own)} shards" if own else ""
     return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
 
@@ -645,6 +648,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "level": level,
     "nodes": nodes,
     "sets": sets,
+    "promotion": promotion,
     "relays": relays,
     "fleets": fleets,
     "secrets": secrets_at_rest,

@@ -349,6 +349,7 @@ class SystemTopology(Twin[nodes.SystemTopology]):
     describe = waits(nodes.SystemTopology.describe)
     apply = waits(nodes.SystemTopology.apply)
     describe_relay = waits(nodes.SystemTopology.describe_relay)
+    describe_copies = waits(nodes.SystemTopology.describe_copies)
     plan_promotion = waits(nodes.SystemTopology.plan_promotion)
     promote = waits(nodes.SystemTopology.promote)
 

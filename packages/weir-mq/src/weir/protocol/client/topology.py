@@ -140,7 +140,7 @@ class DescribeCopies(ControlRequest, frozen=True, array_like=True):
         CopyList,
         Retry.READ,
         rights=(Right("list", Resource.SYSTEM), Right("promote", Resource.SYSTEM)),
-        methods=("SystemTopology.plan_promotion",),
+        methods=("SystemTopology.plan_promotion", "SystemTopology.describe_copies"),
     )
 
     place: Natural = 0
