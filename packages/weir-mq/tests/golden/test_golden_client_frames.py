@@ -71,7 +71,8 @@ def message(case: dict[str, Any]) -> Any:
     fields[0] = Address(*fields[0])
     if kind is m.Fetched:
         fields[4] = tuple(map(bytes.fromhex, fields[4]))
-        fields[7] = tuple(map(tuple, fields[7]))
+        for runs in {7, 10} & {*range(len(fields))}:
+            fields[runs] = tuple(map(tuple, fields[runs]))
         return m.Fetched(*fields)
     batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
     if kind is m.Granted:

@@ -46,8 +46,9 @@ def check_fetch(
     state: RelayState, fetch: m.Fetch, topic: str, core: str, log_start: int
 ) -> None:  # fmt: skip
     """Raise why a fetch is refused: `Unavailable` while the log has not begun, `OffsetOutOfRange`
-    below its start, `DamagedRange` for what was lost on the way, and `BadRequest` for messages that
-    are not kept here. What lies behind its end may come.
+    below its start, or where the lineage in which the client has read ended before the offset,
+    `DamagedRange` for what was lost on the way, and `BadRequest` for messages that are not kept
+    here. What lies behind its end may come.
 
     The log of the core starts at `log_start`: what is lost below is past retention. It is -1 where
     nobody has said so yet: `Unavailable`.
@@ -56,6 +57,12 @@ def check_fetch(
     now = state.filter_at(max(offset, state.start))
     if not state.begun or now is None:
         raise Unavailable(f"nothing of {topic} has come to this relay yet: try again shortly")
+    if fetch.lineage > state.lineage:
+        raise Unavailable(
+            f"this relay has not heard of lineage {fetch.lineage} of {topic} yet: try again shortly"
+        )
+    if fetch.lineage >= 0 and 0 <= state.fork_of(fetch.lineage) < offset:
+        raise fetch.beyond(state.start, state.end, state.forks)
     if offset < state.start:
         raise OffsetOutOfRange(
             f"offset {offset} is not here: this relay holds {state.start} to {state.end}",
@@ -102,10 +109,12 @@ def plan_of(state: RelayState, fetch: m.Fetch) -> Plan | None:
 
 
 def fetched_of(
-    fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | None, partitions: int
-) -> m.Fetched:
+    fetch: m.Fetch, portion: Portion, committed: int, mark: Mark | None, partitions: int,
+    lineage: int,
+) -> m.Fetched:  # fmt: skip
     """Return the answer to a fetch, as the core would give it. `committed` is the core's end as far
-    as it is known here; so many `partitions` belong to the order as of what is stored here.
+    as it is known here; so many `partitions` belong to the order as of what is stored here. The
+    portion is what the relay had of a `lineage`.
     """
     rows: list[Buffer] = []
     voids: list[tuple[int, int]] = []
@@ -134,18 +143,19 @@ def fetched_of(
     order = order_of(fetch, mark, committed, partitions)
     return m.Fetched(
         fetch.address, fetch.offset, at, committed, tuple(rows), *order,
-        tuple(voids), is_cut, bool(fetch.tags), tuple(skipped),
+        tuple(voids), is_cut, bool(fetch.tags), tuple(skipped), lineage,
     )  # fmt: skip
 
 
 def nothing_for(
-    fetch: m.Fetch, committed: int, mark: Mark | None, partitions: int
+    fetch: m.Fetch, committed: int, mark: Mark | None, partitions: int, lineage: int
 ) -> m.Fetched:  # fmt: skip
     """Return the answer that nothing has come in time."""
     return m.Fetched(
         fetch.address, fetch.offset, fetch.offset, committed, (),
         *order_of(fetch, mark, committed, partitions),
         is_filtered=bool(fetch.tags),
+        lineage=lineage,
     )  # fmt: skip
 
 

@@ -326,6 +326,7 @@ class RelayRequests:
             news = topic.news[group]
             name, core = topic.info.full_name, self._host.config.core
             reads.check_fetch(held.state, request, name, core, held.machine.log_start)
+            lineage = held.state.lineage  # what is read may be cut off before it is answered
             plan = reads.plan_of(held.state, request)
             if plan is not None:
                 await room.take()
@@ -333,7 +334,7 @@ class RelayRequests:
                 portion = reads.read_portion(plan, found, held.state)
                 if portion is not None:
                     return reads.fetched_of(
-                        request, portion, held.committed, held.mark, held.partitions
+                        request, portion, held.committed, held.mark, held.partitions, lineage
                     )
             left = deadline - loop.time()
             if left <= 0:
@@ -348,7 +349,7 @@ class RelayRequests:
         # what was asked since says where the core ends.
         if request.offset > held.committed and held.answers > heard + 1:
             raise request.beyond(held.state.start, held.committed, held.state.forks)
-        return reads.nothing_for(request, held.committed, held.mark, held.partitions)
+        return reads.nothing_for(request, held.committed, held.mark, held.partitions, lineage)
 
     async def entries(self, group: int, held: Held, indexes: Sequence[int]) -> Mapping[int, Buffer]:
         """Read entries. Raises `Unavailable` where they are damaged, or the disk has not given them

@@ -30,7 +30,15 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.state.staging import StagingTable
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
-from weir.errors import BadRequest, DamagedRange, OffsetOutOfRange, Refused, Unavailable, ValueLost
+from weir.errors import (
+    BadRequest,
+    DamagedRange,
+    NotLeader,
+    OffsetOutOfRange,
+    Refused,
+    Unavailable,
+    ValueLost,
+)
 from weir.model.ids import node_of
 from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
@@ -83,7 +91,8 @@ class Fetches:
         """Answer now if there is data or no time to wait. A replica may lag: what lies ahead of
         it is waited for.
 
-        Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
+        Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait. A client
+        that has read in a lineage of which nothing is known here is told that this is no leader.
         """
         if request.offset > self._state.next_offset and not request.replica:
             # Others may have handed out what this leader's own disk does not hold yet, and whoever
@@ -95,6 +104,7 @@ class Fetches:
 
     def _fetch(self, caller: Caller, request: Fetch) -> None:
         start, behind = self._state.log_start, self._state.next_offset
+        self._check_lineage(request)
         if request.offset > behind and not request.replica:
             raise request.beyond(start, behind, self._state.membership.forks)
         if request.offset < start:
@@ -114,6 +124,21 @@ class Fetches:
             self._parked.add(Wait(caller, request, until_ms))
         else:
             self._answer(caller, request, request.offset, ())
+
+    def _check_lineage(self, request: Fetch) -> None:
+        """Raise why what comes at an offset is not what follows on what the client has read."""
+        known, state = self._state.membership, self._state
+        if request.lineage in (known.lineage, -1):
+            return
+        if request.lineage > known.lineage:
+            # A home that was left behind and does not know it, or a copy that lags.
+            raise NotLeader(
+                f"this node has not heard of lineage {request.lineage} of the partition, in which "
+                "you have read: another one leads it",
+                0,
+            )
+        if 0 <= known.fork_of(request.lineage) < request.offset:
+            raise request.beyond(state.log_start, state.next_offset, known.forks)
 
     @property
     def waiting(self) -> bool:
@@ -282,13 +307,14 @@ class Fetches:
         """Answer; several `batches` have one stamp if they are `is_alike`, see `Fetched.is_cut`."""
         try:
             check_equal_stamps(request, is_alike or is_cut)
-        except BadRequest as error:
+            self._check_lineage(request)  # another one may have begun meanwhile
+        except Refused as error:
             self._outbox.refuse(caller, error)
             return
         committed, order = self._state.decided_offset, self._partition.order()
         fetched = Fetched(
             request.address, request.offset, behind, committed, batches, *order, voids, is_cut,
-            bool(request.tags), skipped,
+            bool(request.tags), skipped, self._state.membership.lineage,
         )  # fmt: skip
         self._outbox.reply(caller, fetched)
 

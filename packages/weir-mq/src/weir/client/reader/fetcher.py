@@ -278,11 +278,13 @@ class Fetcher:
         def request(address: Address, replica: bool = False) -> m.Request:
             wait_ms = int((LONG_POLL if replica else poll) * 1_000)
             return m.Fetch(
-                address, position, self._max_bytes, wait_ms, replica, True, self._span.pick.asked
-            )
+                address, position, self._max_bytes, wait_ms, replica, True, self._span.pick.asked,
+                lineage,
+            )  # fmt: skip
 
         delivered: list[Delivered] = []
         poll = self._polls.seconds(partition)
+        lineage = self._span.lineages.get(partition, -1)
 
         def check(fetched: m.Fetched) -> None:
             behind = _behind(fetched, end)
@@ -312,6 +314,8 @@ class Fetcher:
                 return Portion(partition, [], error.detail)
             raise self._out_of_range(partition, position, error) from error
         self._span.committed[partition] = fetched.committed
+        if fetched.lineage >= 0:
+            self._span.lineages[partition] = fetched.lineage
         for part in delivered:
             self._network.saw(part.batch.header.stamp)
         wanted, ceiling = self._span.pick.passes(delivered)

@@ -39,7 +39,7 @@ _PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
 #: Behind the address: offset, next offset, committed, barrier, partitions, number of voids, whether
 #: it is cut in a stamp, whether it is filtered (releases before wrote zeros there); then first and
 #: next of each void. If it is filtered, the number of skipped runs, then first and next of each.
-_FETCHED = struct.Struct("<qqqqqIBB2x")
+_FETCHED = struct.Struct("<qqqqqIBBH")
 _COUNT = struct.Struct("<Q")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
@@ -143,32 +143,28 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     opcode = request.declaration.opcode
     if isinstance(request, n.ReportSettled) and not request.learning:
         return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
-    if isinstance(request, m.Hello) and not request.notices:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, m.Pull) and not request.token:
-        least = -1 if request.offsets_only else -2 if request.tags else -3
-        fields = msgspec.structs.astuple(request)[:least]
-        return _framed(0, opcode, correlation, _pack(fields))  # as releases before know it
-    if isinstance(request, m.Fetch | m.OpenCluster) and not request.tags:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, n.ChangeNode) and not request.join_key:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, Login) and not request.ticket:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if isinstance(request, m.OpenProducer) and not request.window:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
-        return _framed(0, opcode, correlation, _pack(fields))
-    if type(request) is m.CreateTopic and not request.key_by:
-        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+    if unsaid := _unsaid(request):
+        fields = msgspec.structs.astuple(request)[:-unsaid]
         return _framed(0, opcode, correlation, _pack(fields))
     return _framed(0, opcode, correlation, _pack(request))
+
+
+def _unsaid(request: m.Request) -> int:
+    """Return how many fields at the end say nothing and are left out, as earlier releases, which do
+    not know them, write it.
+    """
+    match request:
+        case m.Pull(token=b""):
+            return 1 if request.offsets_only else 2 if request.tags else 3
+        case m.Fetch(lineage=-1):
+            return 1 if request.tags else 2
+        case m.Hello(notices=said) | n.ChangeNode(join_key=said) | Login(ticket=said):
+            return not said
+        case m.OpenCluster(tags=said) | m.OpenProducer(window=said):
+            return not said
+        case order.Prepare(sink=sink):
+            return sink == order.NO_SINK
+    return type(request) is m.CreateTopic and not request.key_by
 
 
 def decode_request(frame: ClientFrame) -> m.Request:
@@ -215,7 +211,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
             reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions,
-            len(reply.voids), reply.is_cut, reply.is_filtered,
+            len(reply.voids), reply.is_cut, reply.is_filtered, reply.lineage + 1,
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
         if reply.is_filtered:
@@ -319,9 +315,8 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
 
 def _fetched(body: memoryview) -> m.Fetched:
     address, at = _address(body, _FETCHED.size)
-    offset, behind, committed, barrier, partitions, count, cut, filtered = _FETCHED.unpack_from(
-        body, at
-    )
+    numbers = _FETCHED.unpack_from(body, at)
+    offset, behind, committed, barrier, partitions, count, cut, filtered, lineage = numbers
     voids, at = _runs(body, at + _FETCHED.size, count)
     skipped: tuple[tuple[int, int], ...] = ()
     if filtered:
@@ -330,7 +325,7 @@ def _fetched(body: memoryview) -> m.Fetched:
         skipped, at = _runs(body, at + _COUNT.size, *_COUNT.unpack_from(body, at))
     return m.Fetched(
         address, offset, behind, committed, _batches(body, at), barrier, partitions, voids,
-        bool(cut), bool(filtered), skipped,
+        bool(cut), bool(filtered), skipped, lineage - 1,
     )  # fmt: skip
 
 

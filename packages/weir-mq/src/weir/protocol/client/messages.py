@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -29,7 +30,7 @@ from weir.errors import (
     ValueLost,
     WrongSystem,
 )
-from weir.model.ids import Address, Natural
+from weir.model.ids import LINEAGE_MAX, Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX, PIPELINE_WINDOW
 from weir.protocol.client import (
     access,
@@ -351,6 +352,10 @@ class Produce(Request, frozen=True):
     level: int = Level.REPLICATED
 
 
+#: Which lineage of a partition something is of; -1: nobody said that.
+KnownLineage = Annotated[int, msgspec.Meta(ge=-1, le=LINEAGE_MAX)]
+
+
 class Fetched(msgspec.Struct, frozen=True):
     """Whole batches that cover [offset, next_offset), or none. The first may begin before `offset`.
 
@@ -366,6 +371,9 @@ class Fetched(msgspec.Struct, frozen=True):
     (`weir.model.slices`), which covers what its original does; and one that is whole may have other
     messages, too. An answer without batches tells how far was looked. A broker of an earlier
     release filters nothing, and does not say so.
+
+    All below `next_offset` is of the history that ends with this `lineage` of the partition; -1
+    says nothing. In the frame it is one more, so earlier releases, which write 0, say nothing.
     """
 
     address: Address
@@ -379,6 +387,7 @@ class Fetched(msgspec.Struct, frozen=True):
     is_cut: bool = False
     is_filtered: bool = False
     skipped: tuple[tuple[int, int], ...] = ()
+    lineage: int = -1
 
 
 class Fetch(ControlRequest, frozen=True, array_like=True):
@@ -389,6 +398,10 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     earlier release does not say so: the node refuses it where such batches lie. With `tags`, only
     messages with one of these are asked for; "" stands for messages without a tag, and no `tags`
     for all messages. See `Fetched.is_filtered`.
+
+    What lies before `offset` was read in this `lineage` of the partition; -1: that is not known.
+    Where a later lineage began before `offset`, some of that is not there any more, and
+    `OffsetOutOfRange` says so. Its detail is the offset at which that lineage began.
     """
 
     declaration = Declaration(
@@ -409,7 +422,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
             ("number of voids", "u32"),
             ("is_cut", "u8"),
             ("is_filtered", "u8"),
-            ("", "pad2"),
+            ("lineage", "u16"),
             ("voids", "runs"),
             ("number of skipped, if filtered", "u64"),
             ("skipped", "runs"),
@@ -425,21 +438,28 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     replica: bool = False
     equal_stamps: bool = False
     tags: WantedTags = ()
+    lineage: KnownLineage = -1
 
     def beyond(self, start: int, end: int, forks: Sequence[tuple[int, int]]) -> OffsetOutOfRange:
         """Return the refusal for who has read further than a partition goes, which holds `start` to
         `end`; `forks` are its lineages in order, and the offset at which each began.
 
-        Its detail is where the last lineage began: nothing of it has been read by the client.
+        Its detail is where the client's lineage ended, or else where the last one began: nothing
+        that lies there now has been read by the client.
         """
         why, nearest = "It may have been read from another topic or system", end
-        if forks:
-            lineage, nearest = forks[-1]
+        later = forks[-1:]
+        if self.lineage >= 0:
+            later = [fork for fork in forks if fork[0] > self.lineage]
+        if later:
+            lineage, nearest = min(later, key=itemgetter(1))
             why = (
                 f"Lineage {lineage} began at offset {nearest}, when a core set was promoted: what "
                 "was read from there on before that is not here"
             )
         said = f"offset {self.offset} is not there: this partition holds {start} to {end}. {why}"
+        if self.offset <= end:
+            said = f"offset {self.offset} lies behind the end of lineage {self.lineage}. {why}"
         return OffsetOutOfRange(said, max(nearest, start))
 
 
