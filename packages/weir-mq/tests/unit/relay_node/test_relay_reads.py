@@ -18,6 +18,7 @@ from weir.relay.entries import (
     AnyRecord,
     ChunkStored,
     FilterSet,
+    Forked,
     GapTold,
     Relayed,
     StartMoved,
@@ -57,20 +58,26 @@ class Log:
         filter_ = self.state.filter_at(first)
         assert filter_ is not None
         end = first + sum(row.count for row in rows)
-        self.add(Relayed(0, first, end, filter_.version, 1, tuple(rows)), *data)
+        self.add(Relayed(self.state.lineage, first, end, filter_.version, 1, tuple(rows)), *data)
 
     def end(self, head: int) -> int:
         return max(head, self.state.end)
 
-    def fetch(self, offset: int, *tags: str, mark: Mark | None = None, head: int = 0) -> m.Fetched:
-        asked = m.Fetch(ADDRESS, offset, 1 << 20, tags=tags)
+    def fetch(
+        self, offset: int, *tags: str, mark: Mark | None = None, head: int = 0, lineage: int = -1
+    ) -> m.Fetched:
+        asked = m.Fetch(ADDRESS, offset, 1 << 20, tags=tags, lineage=lineage)
         reads.check_fetch(self.state, asked, "t", CORE, self.log_start)
         plan = reads.plan_of(self.state, asked)
         if plan is None:
-            return reads.nothing_for(asked, self.end(head), mark, self.partitions)
+            return reads.nothing_for(
+                asked, self.end(head), mark, self.partitions, self.state.lineage
+            )
         portion = reads.read_portion(plan, self.entries, self.state)
         assert portion is not None
-        return reads.fetched_of(asked, portion, self.end(head), mark, self.partitions)
+        return reads.fetched_of(
+            asked, portion, self.end(head), mark, self.partitions, self.state.lineage
+        )
 
 
 @pytest.fixture
@@ -98,7 +105,7 @@ def test_an_answer_that_ends_amid_a_stamp_is_cut(log: Log) -> None:
     assert plan is not None
     portion = reads.read_portion(plan._replace(credit=1 << 20, until=15), log.entries, log.state)
     assert portion is not None
-    assert reads.fetched_of(asked, portion, 16, None, 0).is_cut
+    assert reads.fetched_of(asked, portion, 16, None, 0, 0).is_cut
 
 
 def test_a_message_is_told_to_be_here_skipped_or_no_message(log: Log) -> None:
@@ -236,3 +243,27 @@ def test_what_was_not_read_ends_an_answer(log: Log) -> None:
     assert portion is not None
     assert portion.next == 15
     assert reads.read_portion(plan, {second: log.entries[second]}, log.state) is None
+
+
+def test_a_relay_tells_who_has_read_in_a_lineage_that_ended(log: Log) -> None:
+    """The log was [10, 17); the core's went on otherwise from 14 on."""
+    assert log.fetch(10, lineage=0).lineage == 0
+    assert log.fetch(17).lineage == 0
+    log.add(Forked(2, 14, ((2, 14),)))
+    for rows in range(4):
+        behind = log.state.end
+        for offset in range(max(15, behind), 20):
+            with pytest.raises(OffsetOutOfRange, match="Lineage 2 began at offset 14") as refused:
+                log.fetch(offset, lineage=0)
+            assert refused.value.detail == 14
+        assert log.fetch(14, lineage=0).lineage == 2
+        assert log.fetch(max(14, behind), lineage=2).lineage == 2
+        log.relay([Row(3, rows + 1)])
+    with pytest.raises(OffsetOutOfRange, match="offset 15 lies behind the end of lineage 0"):
+        log.fetch(15, lineage=0)
+    assert log.fetch(15).next_offset == log.state.end
+
+
+def test_a_relay_is_not_read_by_who_knows_a_later_lineage(log: Log) -> None:
+    with pytest.raises(Unavailable, match="has not heard of lineage 1 of t yet"):
+        log.fetch(10, lineage=1)

@@ -85,3 +85,18 @@ def test_who_has_read_further_is_told_where_to_read_on(
     assert refused.detail == nearest
     assert str(refused).startswith("offset 30 is not there: this partition holds")
     assert why in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("lineage", "nearest", "named"), [(-1, 25, 4), (0, 8, 1), (1, 20, 3), (2, 20, 3), (3, 25, 4)]
+)
+def test_who_says_its_lineage_is_told_where_that_ended(
+    lineage: int, nearest: int, named: int
+) -> None:
+    forks = ((1, 8), (2, 22), (3, 20), (4, 25))
+    fetch = m.Fetch(Address(0, 0, 65_536), 30, 1, lineage=lineage)
+    for end, words in ((29, "offset 30 is not there"), (40, f"the end of lineage {lineage}")):
+        refused = fetch.beyond(0, end, forks)
+        assert refused.detail == nearest
+        assert words in str(refused)
+        assert f"Lineage {named} began at offset {nearest}" in str(refused)
