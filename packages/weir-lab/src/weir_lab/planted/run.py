@@ -21,13 +21,16 @@ from weir.errors import WeirError
 from weir_lab.planted.access import BUGS as OF_ACCESS
 from weir_lab.planted.bug import Bug
 from weir_lab.planted.hosts import OF_HOSTS
+from weir_lab.planted.lineages import OF_LINEAGES
 from weir_lab.planted.producers import OF_PRODUCERS
 from weir_lab.planted.replicas import OF_REPLICAS
 from weir_lab.planted.sets import BUGS as OF_SETS
 from weir_lab.planted.tags import OF_TAGS
 
 #: All bugs that tests must miss.
-BUGS: tuple[Bug, ...] = (*OF_ACCESS, *OF_TAGS, *OF_SETS, *OF_PRODUCERS, *OF_HOSTS, *OF_REPLICAS)
+BUGS: tuple[Bug, ...] = (
+    *OF_ACCESS, *OF_TAGS, *OF_SETS, *OF_LINEAGES, *OF_PRODUCERS, *OF_HOSTS, *OF_REPLICAS,
+)  # fmt: skip
 _PASSED, _FAILED = 0, 1
 #: Without plugins that would keep something, or share the tests out to other processes.
 _OPTIONS = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n", "0")
