@@ -24,6 +24,15 @@ def test_worlds_lose_something_by_either_way() -> None:
         assert game.gone > 0
 
 
+@pytest.mark.parametrize("seed", [6, 9])
+def test_running_readers_are_told_of_what_they_have_read_in_vain(seed: int) -> None:
+    """Home is cut off with one of them, which is given what is gone then; the other one goes on."""
+    game = Promotions(seed, followed=True)
+    assert game.play() == []
+    assert [follower.is_told for follower in game.followers] == [True, False]
+    assert min(len(follower.given) for follower in game.followers) > 50
+
+
 def test_worlds_differ() -> None:
     drawn = [Promotions(seed) for seed in range(30)]
     assert {tuple(one.sets) for one in drawn} == {

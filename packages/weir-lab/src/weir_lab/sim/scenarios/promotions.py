@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from weir.client.client import Client
 from weir.client.promotion import PromotionPlan
-from weir.errors import WeirError
+from weir.client.reader.reader import Reader
+from weir.errors import OffsetOutOfRange, WeirError
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.order.clock import milliseconds_of
 from weir.testing.simulator.witness import led_by
@@ -38,6 +40,7 @@ _DOWN = 70.0
 #: By how much messages to the other set are late in some worlds, so that its copies lag.
 _SLOW = 300
 _WITHIN = 900.0
+_FOLLOWED_FOR = 5.0
 _LOOK = 0.2
 
 
@@ -51,11 +54,59 @@ class Said(NamedTuple):
     at: float
 
 
+class Follower:
+    """A reader that runs all the time: it is given what is there in the end, or is told."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """Be one of the processes of a world."""
+        self.name = f"follower {name}"
+        self.is_over = False
+        #: By partition and offset, what it was given; whether it was told that some is not there.
+        self.given: dict[tuple[int, int], bytes] = {}
+        self.is_told = False
+        self._world = world
+
+    async def follow(self) -> None:
+        """Read until all is over, or it is told of a fork."""
+        async with self._world.connect() as w:
+            reader = w.reader(_TOPIC, start="earliest", order="partition")
+            while not self.is_over and not self.is_told:
+                try:
+                    await self._read(reader)
+                except OffsetOutOfRange:
+                    self.is_told = True
+                except WeirError:
+                    await asyncio.sleep(_LOOK)
+            await reader.close()
+
+    async def _read(self, reader: Reader) -> None:
+        """Read for a while. The same reader goes on where it was."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOLLOWED_FOR):
+                async for message in reader:
+                    self.given[message.partition, message.offset] = bytes(message.value)
+
+    def wrong(self, there: Mapping[tuple[int, int], bytes]) -> str:
+        """Return what was given in vain, or left out, without a word, or said in vain; else ""."""
+        vain = [place for place, value in self.given.items() if there.get(place) != value]
+        if self.is_told:
+            return "" if vain else "was told that something is not there, and all is there"
+        if vain:
+            return f"was given {self.given[vain[0]]!r} at {vain[0]}, which is not there"
+        ends = dict(sorted(self.given))
+        for (partition, offset), value in there.items():
+            if offset <= ends.get(partition, -1) and (partition, offset) not in self.given:
+                return f"was not given {value!r} at {partition}/{offset}, and went on behind it"
+        return ""
+
+
 class Promotions:
     """One world; `found` are the broken promises, as (promise, sentence)."""
 
-    def __init__(self, seed: int) -> None:
-        """Draw how many nodes the sets have, how home is lost, and the world."""
+    def __init__(self, seed: int, *, followed: bool = False) -> None:
+        """Draw how many nodes the sets have, how home is lost, and the world. If it is `followed`,
+        readers run all the time, one at each set.
+        """
         dice = self._dice = random.Random(f"promotions {seed}")
         home, away = dice.randint(1, _NODES_MOST), dice.randint(1, _NODES_MOST)
         # With a voter away for each at home no majority would be lost with home.
@@ -69,6 +120,7 @@ class Promotions:
         self.is_cut_off = dice.random() < 0.6
         #: How many confirmed messages are gone, as was told.
         self.gone = 0
+        self.followers = [Follower(self.world, name) for name in ("there", "here") if followed]
         self._over = False
 
     @property
@@ -97,6 +149,8 @@ class Promotions:
             await self._settle(w)
         for name in ("far", "near"):  # every second process is where home is
             world.start(self._publisher(name), name)
+        for follower in self.followers:
+            world.start(follower.follow, follower.name)
         await asyncio.sleep(self._dice.uniform(0.5, 4.0))
         if self._dice.random() < 0.5:
             self._slow_down()
@@ -112,6 +166,8 @@ class Promotions:
         await asyncio.sleep(_BACK)
         self._check_fence()
         self._over = True
+        for follower in self.followers:
+            follower.is_over = True
         await asyncio.sleep(2 * _LOOK)
         await self._compare()
 
@@ -219,6 +275,9 @@ class Promotions:
         if orders[0] != orders[1]:
             self.found.append(("SameView", f"two readers give {orders[0]} and {orders[1]}"))
         there = {(partition, offset): value for partition, offset, value in orders[0]}
+        for follower in self.followers:
+            if wrong := follower.wrong(there):
+                self.found.append(("ToldFork", f"the reader {follower.name} {wrong}"))
         values = [value for *_, value in orders[0]]
         if len({*values}) < len(values):
             twice = [one for one in sorted({*values}) if values.count(one) > 1]
