@@ -58,6 +58,31 @@ def test_nobody_gets_in_by_chance() -> None:
         assert told["outcomes"][f"{name} whole"] > 0, "the damage is too heavy to find anything"
 
 
+#: A fuzzer that keeps 8 MiB a seed.
+_LEAKS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import fuzz_access
+kept = []
+fuzz_access.FUZZERS = {"leaks": (lambda *_: kept.append(b"x" * (8 << 20)), 1)}
+sys.exit(fuzz_access.main())
+"""
+#: Starts it, and is larger than it ever becomes.
+_LARGE = """
+import subprocess, sys
+kept = b"x" * (256 << 20)
+sys.exit(subprocess.call([sys.executable, "-c", *sys.argv[1:]]))
+"""
+
+
+def test_memory_that_grows_is_told_whoever_starts_the_fuzzer() -> None:
+    """Counterexample: the kernel's maximum of a process began with that of its parent."""
+    command = [sys.executable, "-c", _LARGE, _LEAKS, str(OF_ACCESS.parent), "--seeds", "3"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert json.loads(found.stdout)["rss_grown_kib"] > 2 * 7 << 10
+
+
 @pytest.mark.parametrize("verb", ["read", "describe", "publish", "consume"])
 def test_a_user_who_may_do_more_is_found(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(OF_ACCESS.parent)
