@@ -31,8 +31,9 @@ OF_ACCESS = (
     ),
     Proof(
         "access-bugs",
-        "A check of logins, tokens, rules, devices, quotas or pages is left out, one after the "
-        "other; a test must miss each",
+        "A check of logins, tokens, rules, devices, quotas or pages is left out, or a part of "
+        "BrokerSets, tags, producer ids, hosts or replicas, one after the other; a test must miss "
+        "each",
         ("python", "-m", "weir_lab.planted.run"),
         {"planted": Figure("planted"), "caught": Figure("caught", over="planted")},
         (Goal("planted", "≥", 25), Goal("caught", "=", 1)),
