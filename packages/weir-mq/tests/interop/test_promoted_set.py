@@ -159,7 +159,7 @@ def test_a_closed_set_is_promoted_on_the_machine_of_a_node(
         why = asyncio.run(why_not(f"weir://{fourth}"))
         assert "no news of the metadata" in why or "this set is closed" in why
         guess = asyncio.run(why_not(f"weir://%3Arescue@{third}", "a guess"))
-        assert "nobody is let in by this user and password" in guess
+        assert "check the user and the password" in guess
 
         assert main([*words, "--data", folders[2], "--dry-run"]) == 0
         assert json.loads(capsys.readouterr().out)["promoted"] is False

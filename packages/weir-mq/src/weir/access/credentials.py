@@ -1,7 +1,7 @@
 """What a set keeps of a user's password: a SCRAM verifier (RFC 5802, section 3; RFC 7677).
 
-Whoever reads a verifier cannot log in with it, but can try passwords offline, and can pose as the
-broker to that user. So it is a secret, and is wrapped at rest (`weir.access.wrapping`).
+An attacker who reads a verifier cannot log in with it, but can try passwords offline, and can pose
+as the broker to that user. So it is a secret, and is wrapped at rest (`weir.access.wrapping`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def make_verifier(password: str, salt: bytes, iterations: int = ITERATIONS) -> S
 
 def check_verifier(verifier: ScramVerifier) -> None:
     """Raise `BadRequest` for a new verifier whose challenge differs from that of a user who does
-    not exist, by its count of iterations or by the size of its salt: it would tell who is there.
+    not exist, by its count of iterations or by the size of its salt: it would reveal which users
+    exist.
     """
     if verifier.iterations != ITERATIONS:
         raise BadRequest(

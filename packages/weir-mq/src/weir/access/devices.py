@@ -50,15 +50,15 @@ class Level(IntEnum):
 
     #: Nothing: anybody may speak as any hub.
     NONE = 0
-    #: A proof with every hello: a stranger cannot speak as the hub, but who sits on the path can
-    #: change what it says afterwards.
+    #: A proof with every hello: a stranger cannot impersonate the hub, but an attacker on the path
+    #: can change its later frames.
     PROOF = 1
-    #: Every frame has a MAC besides: who sits on the path can read and cut, and nothing else.
+    #: Every frame has a MAC besides: an attacker on the path can only read and cut.
     SIGNED = 2
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a device proves: who it is, where it wants to go, and that both sides are here now."""
+    """What a device proves: its identity, its destination, and that both sides are live."""
 
     system: Unsigned64
     hub: Unsigned64

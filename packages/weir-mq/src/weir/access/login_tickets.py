@@ -1,8 +1,8 @@
 """Tickets of logins: what a client shows that has logged in before (ADR 0120).
 
-A ticket lets nobody in. It gives the next login of its user a line of its own, so that it does not
-wait behind somebody who guesses passwords from the same address, or at the same user. It is bytes
-that only a shard of the system can make, and it fits one user with one password:
+A ticket alone is no login. It gives the next login of its user a queue of its own, so that it does
+not wait behind an attacker who guesses passwords from the same address, or of the same user. It is
+bytes that only a shard of the system can make, and it fits one user with one password:
 
     version u8 = 1, end u64 in seconds since 1970, id 16 bytes, MAC 32 bytes; big endian, 57 bytes
 

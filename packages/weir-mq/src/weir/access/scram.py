@@ -7,9 +7,9 @@
     ScramProof.check                    <- v=SIG
 
 Both prove that they know the password, and neither sends it: a broker that does not hold the user's
-verifier cannot sign. Whoever reads along can still try passwords offline, so both sides use it
-only within TLS, or on loopback: `check_channel`. There is no channel binding, because Python's TLS
-1.3 does not give its exporter.
+verifier cannot sign. An eavesdropper can still try passwords offline, so both sides use it only
+within TLS, or on loopback: `check_channel`. There is no channel binding, because Python's TLS 1.3
+does not give its exporter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GS2 = "n,,"
 _CHANNEL = b64encode(_GS2.encode()).decode()
 #: Printable ASCII without the comma (RFC 5802, section 7).
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
-_FAILED = "nobody is let in by this user and password: check both"
+_FAILED = "the login failed: check the user and the password"
 
 
 def encode_nonce(random: bytes) -> str:
@@ -59,7 +59,7 @@ def encode_nonce(random: bytes) -> str:
 
 
 class ClientFirst(msgspec.Struct, frozen=True):
-    """What a client begins with: who it says it is, its nonce, and the words that are signed."""
+    """The first message of a client: the user that it claims, its nonce, and the signed words."""
 
     user: str
     nonce: str
@@ -197,7 +197,7 @@ class ScramProof:
         self.final = f"{unproven},p={proof}".encode()
 
     def check(self, message: bytes) -> None:
-        """Check the broker's proof: only then this side knows to whom it speaks.
+        """Check the broker's proof: only then has the broker proved its identity to this side.
 
         Raises `NotAuthenticated` if the broker refused, and `RemoteProtocolError` if it does not
         have this user's verifier: it is not the broker that it claims to be.

@@ -37,7 +37,8 @@ LIFE_SECONDS_MAX = 365 * 24 * 3600
 _TOKEN = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 _SECONDS_MAX = 1 << 40
-#: One text for all that is wrong with a token but its time: who guesses learns nothing.
+#: One text for everything that is wrong with a token but its time: an attacker who guesses learns
+#: nothing.
 _REFUSED = "the token is not valid here: get a new one"
 
 
@@ -65,8 +66,8 @@ UNLIMITED = TokenLimits()
 
 
 class SessionToken(NamedTuple):
-    """The token that a session was let in by: who issued it, the key that signed it, its id, and
-    what it is limited to.
+    """The token that a session logged in with: its issuer, the key that signed it, its id, and its
+    limits.
     """
 
     issuer: str
@@ -105,7 +106,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class Issuer(msgspec.Struct, frozen=True):
-    """Whose tokens are taken: an issuer's name (`iss`), who they must be for (`aud`), its keys."""
+    """An issuer whose tokens are accepted: its name (`iss`), the audience (`aud`), its keys."""
 
     name: str
     audience: str
@@ -148,7 +149,7 @@ class Issuer(msgspec.Struct, frozen=True):
 def verify_token(token: bytes, issuers: Mapping[str, Issuer], now_seconds: float) -> Claims:
     """Return what a token of one of the issuers, by name, says. Raises as `Issuer.verify`.
 
-    Who issued it is read before it is verified, only to choose the keys that must fit.
+    The issuer is read before the token is verified, only to choose the keys to verify it with.
     """
     if len(token) > TOKEN_BYTES_MAX or not (parts := _TOKEN.fullmatch(token)):
         raise NotAuthenticated(_REFUSED)

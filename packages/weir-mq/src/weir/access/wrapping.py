@@ -1,5 +1,5 @@
 """Secrets at rest: verifiers, fleet keys and token keys are wrapped with AES-256-GCM by a key file
-that lies outside the data folder, so who takes a disk or a backup has none of them.
+that lies outside the data folder, so a stolen disk or backup reveals none of them.
 
 A wrapped secret:
 

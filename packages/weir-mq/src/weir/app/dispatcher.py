@@ -171,7 +171,7 @@ class Workers:
         return self._loop_workers.closed
 
     async def idly(self, worker: Worker, wait: Coroutine[Any, Any, T]) -> T:
-        """Wait, as one who has nothing to do and may be cancelled."""
+        """Wait as an idle worker, which may be cancelled."""
         self.idle[worker] = None
         self._loop_workers.note_idle()
         try:
@@ -379,7 +379,7 @@ class Dispatcher:
             unit.give_back()
             self._queue.done(unit)
             if isinstance(error, WeirError):
-                return  # who asks for more has the same trouble, and waits
+                return  # the next pull gets the same error, and waits
             raise
         try:
             alone.begin()

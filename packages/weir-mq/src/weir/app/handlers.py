@@ -46,7 +46,7 @@ TIMEOUT = "30m"
 LISTED = 1_000
 PULLED = 10_000
 
-#: A call for a thread: who waits for its outcome, the function, and its argument.
+#: A call for a thread: the future of its outcome, the function, and its argument.
 Call = tuple[asyncio.Future[Any], Callable[[Any], Any], Any]
 Work = Callable[[Any], Awaitable[object]]
 
@@ -172,8 +172,8 @@ class Threads:
     async def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Return what `call(argument)` does, or raise what it raises.
 
-        Whoever is cancelled meanwhile goes on; the call cannot be, and its outcome is lost. Its
-        thread ends with it, and another takes its place.
+        A caller that is cancelled meanwhile returns at once; the call itself continues, and its
+        outcome is lost. Its thread ends with it, and another one takes its place.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._under_way += 1

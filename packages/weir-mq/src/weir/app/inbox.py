@@ -2,7 +2,7 @@
 
 A message may be delivered twice: its ack was lost, its consumer died behind the commit, or stood
 still for longer than its lease. What must not happen twice is written in one transaction with the
-message's row in `weir_inbox`; whoever comes second finds the row. There are two tables:
+message's row in `weir_inbox`; a second delivery finds the row. There are two tables:
 
 weir_inbox        a row for each message whose effect is done
 weir_inbox_floor  a row for each partition: whatever has a lower offset, and a stamp as low, is done
@@ -282,7 +282,7 @@ class Inbox:
                     found = await client.clusters(topic, self.cluster)
                     shares = (share for one in found for share in one.shares)
                     await self.prune(topic, {share.partition: share.cursor for share in shares})
-                except Exception as error:  # some drivers say in their own words who is away
+                except Exception as error:  # drivers have errors of their own for lost databases
                     log.warning(
                         "the inbox of cluster %s is not pruned of %s: %s",
                         self.cluster, topic, error,

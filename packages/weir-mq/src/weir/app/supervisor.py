@@ -150,7 +150,7 @@ class _Slot:
                 await asyncio.wait_for(self._left.wait(), again)
 
     async def _one(self) -> Callable[[float], PoolEvent]:
-        """Run a process; return how it ended, for whoever knows when the next begins."""
+        """Run a process; return a function that reports its end, given when the next begins."""
         try:
             process = await self._start()
         except OSError as error:

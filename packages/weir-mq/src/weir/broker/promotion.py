@@ -227,7 +227,7 @@ def check_other(catalog: Catalog, brokerset: int) -> None:
     """Raise `BadRequest` unless a set is the other one of two core sets."""
     spread = catalog.spread
     if spread.rule is not Rule.HOME:
-        raise BadRequest("a set is promoted where there are two core sets, and no more")
+        raise BadRequest("a set can be promoted only if there are exactly two core sets")
     if spread.home == brokerset:
         raise BadRequest(
             f"BrokerSet {brokerset} is home already: its nodes decide once most of them run",

@@ -212,7 +212,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 _CHUNK_BYTES = 1 << 16
-#: How many chunks are read ahead of whoever takes them.
+#: How many chunks are read ahead.
 _AHEAD = 4
 
 
@@ -314,7 +314,7 @@ def tail(
             connected_for_ever(url, timeout, work)
     except OffsetOutOfRange as error:
         raise OffsetOutOfRange(
-            f"{topic} does not hold what --from {begin} asks for; the nearest offset is "
+            f"{topic} does not hold the offset of --from {begin}; the nearest offset is "
             f"{error.detail:,}: give --from {error.detail}, or earliest",
             error.detail,
         ) from None
@@ -350,7 +350,7 @@ def sub(
         typer.Option(
             "--from",
             metavar="earliest|latest|last|-1h|TIME",
-            help="Where a cluster begins that is new; one that is not goes on.",
+            help="Where a new cluster begins; an existing one continues.",
         ),
     ] = "earliest",
     mode: Annotated[

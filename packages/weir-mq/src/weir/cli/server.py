@@ -86,7 +86,7 @@ def init(
     ] = False,
     join: Annotated[
         str,
-        typer.Option(metavar="SECRET", help="What `weir node add` printed for this node alone."),
+        typer.Option(metavar="SECRET", help="The secret that `weir node add` printed."),
     ] = "",
 ) -> None:
     """Create a node in a folder. `weir serve` does so by itself, with the defaults.
@@ -223,8 +223,8 @@ def serve(
         drained = run(settings, started)
     if not drained:
         typer.echo(
-            f"not everything was drained within {settings.stop.drain_seconds:g} s: what was not "
-            "confirmed may be lost; free some room if a flush waited for it, else raise "
+            f"not everything was drained within {settings.stop.drain_seconds:g} s: unconfirmed "
+            "messages may be lost; free some room if a flush waited for it, else raise "
             "drain_seconds in [stop]",
             err=True,
         )

@@ -260,4 +260,4 @@ def _words(event: Event, url: str) -> str:
         return f"{url} is back"
     if event.away:
         return f"{url} is away: waiting for it (Ctrl-C ends); {event.why}"
-    return f"what waits is not known, so the processes stay as they are: {event.why}"
+    return f"the backlog is not known, so the number of processes stays: {event.why}"

@@ -1,4 +1,4 @@
-"""Who may come in, what they may do, and how much: what administrators set, and what was refused.
+"""Users, rights and quotas: what administrators set, and which requests were refused.
 
 `Access` has users, roles, rules, tokens and modes; `Fleets` has devices; `Quotas` limits namespaces
 and principals.
@@ -55,7 +55,7 @@ class AccessUser(msgspec.Struct, frozen=True):
 
 
 class AccessState(msgspec.Struct, frozen=True):
-    """Who may do what: the mode of the set, users, and roles with their rules, by name."""
+    """The state of access: the mode of the set, users, and roles with their rules, by name."""
 
     mode: AccessMode
     version: int
@@ -115,7 +115,7 @@ class AccessRefusal(msgspec.Struct, frozen=True):
 
 
 class Access:
-    """Who may do what in a system."""
+    """Administers users, roles and rights of a system."""
 
     __slots__ = ("_network",)
 
@@ -261,7 +261,7 @@ class Access:
         most; or of a `user`, as an administrator. It gives only these `roles`, and rights to these
         `topics` alone; None: to all. Tokens with one `token_id` renew each other.
 
-        Raises `BadRequest` for who came by a token, or where the set has no key that signs;
+        Raises `BadRequest` if the session logged in by a token, or the set has no key that signs;
         `UnknownUser`, `UnknownRole`, `Unauthorized`, `TooLarge`.
         """
         limits = (
@@ -423,7 +423,7 @@ class Fleets:
 
     async def replace_device(self, hub: int, generation: int) -> FleetDevice:
         """Let the device of this generation log in. The device that may log in now may do so until
-        the new one has proved who it is.
+        the new one has proved its identity.
 
         Raises `BadRequest` if the hub is as far or further, or belongs to no fleet.
         """

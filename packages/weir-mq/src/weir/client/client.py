@@ -93,7 +93,7 @@ class Client:
 
     @property
     def welcome(self) -> m.Welcome:
-        """Who answered last, and its limits."""
+        """The node that answered last, and its limits."""
         assert self._network.welcome is not None
         return self._network.welcome
 
@@ -109,12 +109,13 @@ class Client:
 
     @property
     def access(self) -> Access:
-        """Who may do what: users, roles and the mode of the set, for administrators."""
+        """Access control: users, roles and the mode of the set, for administrators."""
         return Access(self._network)
 
     @property
     def fleets(self) -> Fleets:
-        """The fleets of devices: which hubs must prove who they are, and which may come."""
+        """The fleets of devices: hubs that must prove their identity, and those that may
+        connect."""
         return Fleets(self._network)
 
     @property
@@ -370,7 +371,7 @@ class Client:
         info = await self._network.request(request, m.TopicInfo, again=if_absent)
         if key_by and info.key_by != key_by:
             raise LevelTooLow(
-                f"topic {info.full_name} has no key_by: its broker is of a release before, which "
+                f"topic {info.full_name} has no key_by: its broker is of an earlier release, which "
                 "knows none. Upgrade all nodes, and delete the topic to create it anew",
                 0,
             )
@@ -555,7 +556,7 @@ class Client:
             for consumer in self._consumers:
                 await _leave(consumer)
             self._consumers.clear()
-        finally:  # who is cancelled ends the connections all the same
+        finally:  # a cancelled caller ends the connections as well
             try:
                 await self._producers.close()
             finally:
@@ -608,7 +609,7 @@ class Connecting:
         request_timeout: float,
         credentials: AnyCredentials | None = None,
     ) -> None:
-        """Keep how to connect, and as whom; nothing is dialled yet."""
+        """Keep the addresses and the credentials; the client does not connect yet."""
         self._credentials = credentials
         self._hosts = hosts
         self._name = name

@@ -252,7 +252,7 @@ def _planned(view: CopyList, told: Mapping[int, CopyList]) -> PromotionPlan:
     promoted = max(one.promoted for one in told.values())
     is_done = promoted > 0 and view.home < 0
     if not is_done and view.home < 0:
-        raise BadRequest("a set is promoted where there are two core sets, and no more")
+        raise BadRequest("a set can be promoted only if there are exactly two core sets")
     if view.home == view.brokerset:
         raise BadRequest(
             f"set {view.name or view.brokerset} is home already: its nodes decide once most of "

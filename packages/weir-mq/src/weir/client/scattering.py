@@ -65,7 +65,7 @@ def take_out(settlement: Settlement, leased: Leased) -> ScatteredAcks:
     if leased.state is Settled.OPEN and not holding.over:
         there = settlement.take_out(leased)
     if not there:
-        raise StaleGrant("the lease of what is to be acked is over, or it is settled")
+        raise StaleGrant("the lease of a message to ack has ended, or the message has an outcome")
     return ScatteredAcks(address, settlement.cluster, fence, there, settlement, leased)
 
 
@@ -232,7 +232,7 @@ class Scattering:
             try:
                 return await self._send([await self._place(row) for row in self._rows])
             except PartitionEnded:
-                # Whoever says where the topic is may not have heard of it yet.
+                # The node that answers for the topic may not know of it yet.
                 if not again or all(row.partition is not None for row in self._rows):
                     raise
                 await asyncio.sleep(_AGAIN_AFTER)

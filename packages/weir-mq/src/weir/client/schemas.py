@@ -90,8 +90,8 @@ class Schemas:
     async def set_rule(
         self, topic: str, rule: Rule | None = None, *, checked: bool | None = None
     ) -> None:
-        """Set what new versions keep to: "backward" (who has the new version reads what was written
-        with the one before; the default), "forward" (the other way round), "full" (both) or "none".
+        """Set the rule for new versions: "backward" (consumers with the new version read values of
+        the one before; the default), "forward" (the other way round), "full" (both) or "none".
 
         `checked`: producers check each value by its schema before they send it, and those that name
         no version use the newest. None leaves a setting as it is. Raises `LevelTooLow`,

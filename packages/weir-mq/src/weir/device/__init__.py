@@ -1,4 +1,4 @@
-"""What firmware authors and tests import: `weir.device.client.Client`, over a blocking socket.
+"""The API for firmware authors and tests: `weir.device.client.Client`, over a blocking socket.
 
 `weir.device.Client` is the same class, and `weir.device.DeviceSecret` what is flashed into a device
 of a fleet; both load on first use. `weir.device.pipeline` decides what

@@ -204,16 +204,16 @@ class Client:
         secret: DeviceSecret | None = None,
         tls: ClientFiles | None = None,
     ) -> None:
-        """Connect and say hello; a hub of a fleet proves by its `secret` who it is, and speaks only
-        to a broker that does the same. Raises `Disconnected`, or what the broker refused hello
-        with: `ProofNeeded` without a secret, `NotAuthenticated` with a wrong one.
+        """Connect and say hello; a hub of a fleet proves its identity by its `secret`, and talks
+        only to a broker that proves its own. Raises `Disconnected`, or what the broker refused
+        hello with: `ProofNeeded` without a secret, `NotAuthenticated` with a wrong one.
 
         With the files of `tls` it connects by TLS, whose handshake may take 30 s of its own. If a
-        certificate of this hub is among them, that says who it is, and there is no secret:
+        certificate of this hub is among them, it identifies the hub, and there is no secret:
         `BadRequest` for both.
         """
         if secret is not None and tls is not None and tls.certificate:
-            raise BadRequest("a device comes by its secret or by its certificate: give one of both")
+            raise BadRequest("a device connects by its secret or its certificate: give one of them")
         host = host if tls is None else SecureHost(host, tls)
         hello = DeviceHello(0, hub, boot, partition, topic)
         self._connection = DeviceConnection(host, port, hello, timeout, random or Random(), secret)

@@ -47,7 +47,7 @@ _READ = 1 << 16
 
 
 class DeviceSecret(msgspec.Struct, frozen=True):
-    """What is flashed into a device of a fleet, by which it proves who it is.
+    """The secret that is flashed into a device of a fleet, by which it proves its identity.
 
     `secret` are the 32 bytes that were derived for its hub, this `generation` and this
     `key_version` of the fleet's key. With `signed` it signs all frames, and takes none that are not
@@ -231,8 +231,8 @@ class DeviceConnection:
         if not isinstance(reply.content, Challenge):
             self.close()
             raise NotAuthenticated(
-                f"{self._name} asks for no proof, and gives none: somebody else may answer there, "
-                "or the broker knows no fleet with this hub (`weir device list` shows them)"
+                f"{self._name} asks for no proof, and gives none: it may be another server, or the "
+                "broker knows no fleet with this hub (`weir device list` shows them)"
             )
         return self._prove(reply.content, self._secret, deadline)
 

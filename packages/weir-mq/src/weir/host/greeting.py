@@ -10,7 +10,7 @@ from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol.link import Greeting, LinkAnswer, LinkHello, decode_answer, encode_greeting
 
-_UNHEARD = "hung up before it said who it is"
+_UNHEARD = "hung up before it identified itself"
 
 
 class Certified(NamedTuple):

@@ -447,7 +447,7 @@ class Links:
         if hello.lane is not Lane.QUICK and (link is None or not link.takes(hello.run, hello.lane)):
             return Verdict.UNCLEAR, "a link begins with its quick lane, and has one of each"
         if link is None and not self._has_room(hello.node):
-            return Verdict.UNCLEAR, "so many nodes that nobody has named link here already"
+            return Verdict.UNCLEAR, "too many nodes that are not in the registry link here already"
         return None
 
     def _has_room(self, node: int) -> bool:
@@ -512,7 +512,7 @@ def _why_removed(node: int, lineage: int) -> str:
         return f"node {node} was removed from this set: found a new one"
     return (
         f"another core set was promoted without node {node} (lineage {lineage}): it serves nothing "
-        "any more. Keep its folder as long as somebody may want what was not copied, and found a "
+        "any more. Keep its folder as long as its uncopied messages may be needed, and found a "
         "node under another number in an empty one (`weir node add`)"
     )
 

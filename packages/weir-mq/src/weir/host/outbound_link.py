@@ -164,7 +164,7 @@ class OutboundLink:
             lane.close()
         if self._up:
             self._up = False
-            self._links.local.log.info("%s is let go", self._name(), extra=self._fields())
+            self._links.local.log.info("%s is closed", self._name(), extra=self._fields())
             self._links.tell(ev.LinkClosed(self.place))
 
     def expect(self, birth: int) -> None:

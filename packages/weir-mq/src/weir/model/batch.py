@@ -30,10 +30,10 @@ or references is never compressed.
 A batch with PUBLICATION holds no messages: it publishes as many as its header says, which lie in
 staged batches (`weir.model.columns.Publication`). Readers never get it.
 
-A batch with VERIFIED holds messages of devices that all proved who they are, and one with origins
-and without it those of devices that did not: the two never share a batch. Only with it there may be
-GENERATION, where one of the devices was replaced before. Releases that support format level 2 alone
-refuse both.
+A batch with VERIFIED holds only messages of devices that proved their identity, and a batch with
+origins and without VERIFIED only messages of devices that did not: the two never share a batch.
+Only with it there may be GENERATION, where one of the devices was replaced before. Releases that
+support format level 2 alone refuse both.
 
 A batch with SLICED holds some messages of another one, and is never stored: `weir.model.slices`.
 
@@ -142,7 +142,7 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 _new_message = partial(tuple.__new__, Message)
 #: The columns that this release reads and writes; a batch with others is refused, never guessed.
 KNOWN = sum(int(one) for one in Columns if one is not Columns.FOREIGN)
-#: Whoever applies a committed batch reads these columns, and must not have to inflate them.
+#: Replicas read these columns when they apply a committed batch, and must not have to inflate them.
 _NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES | Columns.PUBLICATION)
 #: What lies between the tag list and the times that messages are due.
 _UNCOMMON = _CHUNK | _SCATTERED | _SLICED

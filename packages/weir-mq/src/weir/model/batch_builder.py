@@ -58,7 +58,7 @@ def encode(
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
     `scattered`: it is a part of a scattering; `publication`: it publishes what was staged, and
     `values` is left empty. `schema`: the version of the topic's schema that all values have, or 0.
-    `verified`: the `origins` are those of devices that proved who they are.
+    `verified`: the `origins` are those of devices that proved their identity.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.

@@ -487,7 +487,7 @@ def chained(value: int, chunk: int) -> int:
     """Return a value's hash with one more chunk behind those that made hash `value`, 0 at first.
 
     `chunk` is the hash in the chunk's header: it covers the piece, its place, its producer and its
-    partition. So whoever takes chunks knows their value's hash without reading them again. The
+    partition. So a receiver of chunks knows their value's hash without reading them again. The
     result is the xxh3-64 of both numbers, u64 little-endian each.
     """
     return int(xxhash.xxh3_64_intdigest(_PAIR.pack(value, chunk)))

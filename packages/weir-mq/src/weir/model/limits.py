@@ -34,7 +34,7 @@ LINK_SILENT_MS = 2_000
 KEY_BYTES_MAX = 64 * KIB
 TAG_BYTES_MAX = 255
 TAGS_PER_BATCH_MAX = 4_096
-#: So many tags may a fetch ask for; who wants more takes all messages, and picks.
+#: So many tags may a fetch ask for; a reader that wants more takes all messages, and selects.
 TAGS_PER_FETCH_MAX = 64
 HEADERS_PER_BATCH_MAX = 1 << 20
 

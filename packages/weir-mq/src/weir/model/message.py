@@ -21,8 +21,8 @@ class Pieces(Protocol):
 class Origin(NamedTuple):
     """The device that sent a message; `sequence` is None if it asked for no check of repeats.
 
-    `generation` says how often it was replaced before, and `verified` whether it proved who it is:
-    else anybody may have sent the message in its name.
+    `generation` says how often it was replaced before, and `verified` whether it proved its
+    identity: otherwise anybody may have sent the message in its name.
     """
 
     hub: int

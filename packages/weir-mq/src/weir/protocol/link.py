@@ -73,13 +73,15 @@ class Verdict(IntEnum):
 
 
 class LinkHello(msgspec.Struct, array_like=True, frozen=True):
-    """Who dials, for which lane, and whom it means. `run` is drawn when a process starts.
+    """The dialling node, the lane, and the node that it expects to reach. `run` is drawn when a
+    process starts.
 
-    `host` and `port` are where the node that dials is reached itself; empty and 0 if it cannot say.
-    `birth` was drawn when its folder was founded; who is dialled and in no registry is not told it.
-    `proof` shows who knows it that this hello is of that folder (`vouch`), and nobody else
-    anything. The answer is to prove its birth by `nonce`. `joins` shows who expects this node that
-    it is the one that was added (`announce`); nodes that were not added leave it out.
+    `host` and `port` are the address of the dialling node itself; empty and 0 if it does not know.
+    `birth` was drawn when its folder was founded; it is not told to a node that is in no registry.
+    `proof` proves to nodes that know the birth that this hello is from that folder (`vouch`), and
+    reveals nothing to others. The answer must prove its own birth by `nonce`. `joins` proves to
+    nodes that expect this one that it is the one that was added (`announce`); nodes that were not
+    added leave it out.
     """
 
     protocol: Natural
@@ -134,8 +136,8 @@ def prove(birth: int, hello: LinkHello) -> bytes:
 
 
 def vouch(birth: int, hello: LinkHello) -> bytes:
-    """Return the digest, keyed by a birth, of who says a hello to whom: said to another node, it
-    shows nothing. Empty if the node has no birth.
+    """Return the digest, keyed by a birth, of the sender and the receiver of a hello: at another
+    node it proves nothing. Empty if the node has no birth.
     """
     if not birth:
         return b""
@@ -150,8 +152,8 @@ def join_key(secret: bytes) -> bytes:
 
 
 def announce(key: bytes, hello: LinkHello) -> bytes:
-    """Return the digest, keyed by a `join_key`, of who says a hello to whom, and of the birth that
-    it tells. Empty without a key.
+    """Return the digest, keyed by a `join_key`, of the sender and the receiver of a hello, and of
+    the birth in it. Empty without a key.
     """
     if not key:
         return b""
@@ -161,7 +163,7 @@ def announce(key: bytes, hello: LinkHello) -> bytes:
 
 
 def is_expected(hello: LinkHello, key: bytes) -> bool:
-    """Whether a hello comes from who has the secret of a key."""
+    """Whether the sender of a hello has the secret of a key."""
     return bool(key and hello.joins) and compare_digest(hello.joins, announce(key, hello))
 
 

@@ -131,7 +131,7 @@ class DeviceProof(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeviceProven(msgspec.Struct, frozen=True, array_like=True):
-    """A device's hello, passed on by the shard that has checked who it is; no device sends it.
+    """A device's hello, forwarded by the shard that has checked its identity; no device sends it.
 
     `proof` is the broker's own, which goes to the device where its hello is taken; None for one
     that has shown a certificate: its hello has the usual reply.

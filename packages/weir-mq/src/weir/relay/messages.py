@@ -287,7 +287,8 @@ def decode_question(payload: Buffer, group: int) -> Pull | AskFilter | SayHold:
     except RemoteProtocolError as error:
         raise BadRequest(str(error)) from None
     if not isinstance(message, Pull | AskFilter | SayHold) or len(data):
-        raise BadRequest(f"a relay asks no {type(message).__name__}: it is what relays are told")
+        kind = type(message).__name__
+        raise BadRequest(f"a relay does not send {kind}: upper nodes send it to relays")
     if message.group != group:
         raise BadRequest(f"a message about group {message.group} was sent to group {group}")
     return message

@@ -468,7 +468,7 @@ class RelayHost:
                 topic.barred = str(error)
             return self._refused(message, r.Overloaded(group, number, REFUSED_MS))
         except RemoteProtocolError as error:
-            log.warning("the core sent what makes no sense: %s", error)
+            log.warning("the core sent a malformed message: %s", error)
             return self._refused(message, r.Overloaded(group, number, REFUSED_MS))
         except WeirError as error:
             log.debug("group %d: %s", group, error)
@@ -521,7 +521,7 @@ class RelayHost:
         if self.partitions.held.get(group) is not held:
             return
         log.error("group %d begins anew, and is pulled again: %s", group, why)
-        self._close(group, Unavailable("what was here is pulled again: ask again shortly"))
+        self._close(group, Unavailable("the relay pulls this partition again: ask again shortly"))
         self._open(group)
 
     def _close(self, group: int, why: Refused) -> None:
@@ -655,8 +655,8 @@ async def find(
         asked = config.brokerset, config.node or founded.node
         if asked != (founded.brokerset, founded.node):
             raise BadRelayFolder(
-                f"{folder.path} is that of node {founded.node} of BrokerSet {founded.brokerset}, "
-                f"not of node {asked[1]} of {asked[0]}: a relay keeps both for good"
+                f"{folder.path} belongs to node {founded.node} of BrokerSet {founded.brokerset}, "
+                f"not to node {asked[1]} of {asked[0]}: a relay keeps both for good"
             )
         return _checked_privacy(config, folder, founded), None
     tries = 0
@@ -681,8 +681,8 @@ def _checked_privacy(config: RelayConfig, folder: RelayFolder, founded: Founded)
     """
     if founded.private and not config.is_private:
         raise BadRelayFolder(
-            f"{folder.path} holds what a user may read, and not everybody: name that user again, "
-            "as in weirs://USER@HOST, or remove the folder, and what everybody may read is pulled"
+            f"{folder.path} holds messages that only a user may read: name that user again, as in "
+            "weirs://USER@HOST, or remove the folder to pull what everybody may read"
         )
     if config.is_private and not founded.private:
         founded = msgspec.structs.replace(founded, private=True)

@@ -58,11 +58,11 @@ class RelayMonitor:
         if not self._host.topics and not self._host.has_looked:
             return 503, PLAIN, "starting: the core has not told its topics yet\n"
         if waiting := sum(not one.state.begun for one in held):
-            return 503, PLAIN, f"starting: nothing has come of {waiting} partitions yet\n"
+            return 503, PLAIN, f"starting: received nothing of {waiting} partitions yet\n"
         if not self._host.is_reached:
-            return 200, PLAIN, "ready, and cut off from the core: what is here is served\n"
+            return 200, PLAIN, "ready, and cut off from the core: readers get what the relay has\n"
         if self._host.disk.is_full:
-            return 200, PLAIN, "ready, and nothing new comes: the disk is full\n"
+            return 200, PLAIN, "ready, and pulls nothing new: the disk is full\n"
         return 200, PLAIN, "ready\n"
 
     def families(self) -> Iterator[Family]:

@@ -56,7 +56,7 @@ def check_fetch(
     offset = fetch.offset
     now = state.filter_at(max(offset, state.start))
     if not state.begun or now is None:
-        raise Unavailable(f"nothing of {topic} has come to this relay yet: try again shortly")
+        raise Unavailable(f"this relay has received nothing of {topic} yet: try again shortly")
     if fetch.lineage > state.lineage:
         raise Unavailable(
             f"this relay has not heard of lineage {fetch.lineage} of {topic} yet: try again shortly"
@@ -194,7 +194,7 @@ def check_chunk(state: RelayState, index: int, is_behind: bool) -> None:
         return
     newest = state.chunks.core[-1] if len(state.chunks) else 0
     if is_behind and index > newest:
-        raise Unavailable(f"chunk {index} has not come to this relay yet: ask again shortly")
+        raise Unavailable(f"this relay has not received chunk {index} yet: ask again shortly")
     raise ValueLost(f"no chunk {index} is here: it is past retention")
 
 

@@ -286,7 +286,7 @@ class RelayRequests:
 
     def _allowed(self, topic: RelayedTopic) -> RelayedTopic:
         if why := topic.why_barred:
-            raise Unauthorized(f"the core lets nobody read this topic here: {why}")
+            raise Unauthorized(f"the core does not allow reading this topic here: {why}")
         return topic
 
     def partition(self, address: Address) -> tuple[RelayedTopic, Held]:
@@ -307,7 +307,7 @@ class RelayRequests:
         _, held = self.partition(request.address)
         state = held.state
         if not state.begun:
-            raise Unavailable("nothing has come to this relay yet: try again shortly")
+            raise Unavailable("this relay has received nothing yet: try again shortly")
         if not request.stamp:
             return m.PositionsReply(state.start, state.end, state.start)
         asked = m.Positions(Address(0, 0, request.address.group), request.stamp)
@@ -360,7 +360,7 @@ class RelayRequests:
         except Damaged as error:
             self._host.begin_anew(group, held, error)
             raise Unavailable(
-                "what is asked for was damaged in this relay, and is pulled again: ask again "
+                "these messages are damaged in this relay, which pulls them again: ask again "
                 "shortly"
             ) from None
         except OSError as error:
@@ -369,8 +369,8 @@ class RelayRequests:
             if now - held.unread_since > UNREAD_SECONDS and self._host.is_reached:
                 self._host.begin_anew(group, held, error)
             raise Unavailable(
-                f"the disk of this relay does not give what is asked for ({error.strerror}): ask "
-                "again shortly"
+                f"the disk of this relay cannot read these messages ({error.strerror}): ask again "
+                "shortly"
             ) from None
         held.unread_since = 0.0
         return found

@@ -406,8 +406,8 @@ class ReaderSession:
             except (OSError, TimeoutError, WeirError) as error:
                 why = error
         raise Unavailable(
-            f"the core at {self._config.core} is not reached ({why}), and nobody is let in without "
-            "it: try again shortly"
+            f"the core at {self._config.core} cannot be reached ({why}), and no user can log in "
+            "without it: try again shortly"
         )
 
 

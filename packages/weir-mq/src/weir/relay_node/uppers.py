@@ -129,7 +129,7 @@ class UpperRelay:
             told = await network.request(request, m.RelayTold, wait=PULL_WAIT, again=False)
             return event_of(b"".join(told.message), self.upper)
         except (RemoteProtocolError, TypeError) as error:
-            log.warning("the upper relay at %s sent what makes no sense: %s", self, error)
+            log.warning("the upper relay at %s sent a malformed message: %s", self, error)
         except WeirError as error:
             log.debug("group %d: the upper relay at %s: %s", group, self, error)
             if isinstance(error, Disconnected):
@@ -222,7 +222,7 @@ class UpperRelays:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("an upper relay is asked no more", exc_info=error)
+        log.error("this relay stopped pulling from an upper relay", exc_info=error)
 
 
 def event_of(payload: bytes, upper: UpperNode) -> Event | None:

@@ -15,8 +15,8 @@ import msgspec
 
 from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field, Format, join
 
-#: Who must be able to read whose values: `backward`, the new version those of the version before;
-#: `forward`, the version before those of the new one; `full`, both.
+#: Which values must be readable: `backward`, the new version reads values of the version before;
+#: `forward`, the version before reads values of the new one; `full`, both.
 Rule = Literal["none", "backward", "forward", "full"]
 
 #: Pairs of fields that one comparison looks at. Unions of unions would multiply without it.
@@ -105,7 +105,7 @@ class _Comparison:
             item = writer.fields[0] if writer.kind == reader.kind else writer
             found += self.compare(reader.fields[0], item, [*path, mark])
             if self._rules.omits and item.optional and not reader.fields[0].optional:
-                found.append(Problem(join([*path, mark]), "it may be null in what was written"))
+                found.append(Problem(join([*path, mark]), "it may be null in written values"))
         return found
 
     def _types(self, reader: Field, writer: Field, path: list[str]) -> Iterator[Problem]:
@@ -154,7 +154,7 @@ class _Comparison:
             other = written[key]
             yield from self.compare(field, other, below)
             if rules.omits and other.optional and not field.optional:
-                yield Problem(join(below), "it is required, and may be absent in what was written")
+                yield Problem(join(below), "it is required, and may be absent in written values")
         yield from _oneofs(reader, writer, path)
         if reader.closed:
             for key, field in written.items():
@@ -183,7 +183,7 @@ def _oneofs(reader: Field, writer: Field, path: list[str]) -> Iterator[Problem]:
             apart.setdefault(field.detail, set()).add(group)
     for name, groups in sorted(apart.items()):
         if len(groups) > 1:
-            text = f"fields of oneof {name} could be set together in what was written"
+            text = f"fields of oneof {name} could be set together in written values"
             yield Problem(join([*path, name]), text)
 
 
@@ -220,7 +220,7 @@ MOST = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxPr
 def _json(reader: Field, writer: Field) -> str:
     if reader.symbols:
         if not writer.symbols:
-            return "it may hold any value in what was written, and the reader lists its values"
+            return "it may hold any value in written values, and the reader lists its values"
         if lost := set(writer.symbols) - set(reader.symbols):
             return f"the value {min(lost)} is not in the reader's list"
     if reader.detail and reader.detail != writer.detail:
@@ -237,7 +237,7 @@ def _json(reader: Field, writer: Field) -> str:
         else:
             fits = other == bound
         if not fits:
-            return f"{word} {bound:g} is narrower than what was written"
+            return f"{word} {bound:g} is narrower than the writer's"
     return ""
 
 

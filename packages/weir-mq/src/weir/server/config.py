@@ -298,7 +298,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
     certificate: Annotated[
         str, Meta(description="The node's certificate with its chain; empty: no TLS.")
     ] = ""
-    key: Annotated[str, Meta(description="The key of that certificate, without a password.")] = ""
+    key: Annotated[str, Meta(description="The certificate's key, without a password.")] = ""
     trust: Annotated[
         str, Meta(description="The bundle of CAs for clients and nodes: ca.pem of `weir cert`.")
     ] = ""
@@ -315,7 +315,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
     ] = "ask"
     plaintext: Annotated[
         Literal["allow", "loopback", "refuse"],
-        Meta(description="Who may do without TLS: allow all, loopback, or refuse all."),
+        Meta(description="Connections without TLS: allow all, loopback alone, or refuse all."),
     ] = "allow"
 
     def files(self) -> ServerFiles | None:
@@ -356,8 +356,8 @@ class AccessConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=1,
             le=3_600,
-            description="Without news of the metadata for this long, a shard of a closed set lets "
-            "nobody in and begins nothing new. The same on all nodes.",
+            description="Without news of the metadata for this long, a shard of a closed set "
+            "accepts no session and begins nothing new. The same on all nodes.",
             extra={"unit": "s"},
         ),
     ] = float(STALE_SECONDS_DEFAULT)
@@ -366,8 +366,8 @@ class AccessConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=1,
             le=86_400,
-            description="And after this long it ends the sessions that it let in. The same on all "
-            "nodes: `weir user revoke` says by it when shards that were not reached stop.",
+            description="After this long without news it ends the sessions that it has. The same "
+            "on all nodes: `weir user revoke` derives from it when unreached shards stop.",
             extra={"unit": "s"},
         ),
     ] = float(CUTOFF_SECONDS_DEFAULT)
@@ -492,7 +492,7 @@ def _cutoff(config: Config) -> str:
         return ""
     return (
         f"access.cutoff_seconds is {access.cutoff_seconds:g}, below access.stale_seconds "
-        f"{access.stale_seconds:g}: sessions would end before nobody is let in, so raise it"
+        f"{access.stale_seconds:g}: sessions would end before new ones are refused, so raise it"
     )
 
 
@@ -520,8 +520,9 @@ def _tls(config: Config) -> str:
         return f"tls.{given[0]} is set and tls.{missing[0]} is not: set certificate, key and trust"
     if not given and tls.plaintext != "allow":
         return (
-            f"tls.plaintext is {tls.plaintext}, and there is no certificate: nobody could connect; "
-            "set tls.certificate, tls.key and tls.trust (`weir cert issue node` makes them)"
+            f"tls.plaintext is {tls.plaintext}, and there is no certificate: no client could "
+            "connect; set tls.certificate, tls.key and tls.trust (`weir cert issue node` makes "
+            "them)"
         )
     if not given and links.tls != "off":
         return (

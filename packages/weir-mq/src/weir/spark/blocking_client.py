@@ -377,7 +377,7 @@ def ask(
 
 def begin(hosts: Hosts, request: m.Request) -> None:
     """Send a request ahead over the kept connection, if there is one: see `BlockingClient.begin`.
-    What becomes of it, who asks it finds out.
+    The caller that sends it next gets its answer or error.
     """
     client = _kept.get((hosts, SYSTEM.get().process()))
     if client is not None:
@@ -459,7 +459,7 @@ def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
         try:
             client = BlockingClient(host, port, CALL_TIMEOUT, name, system, credentials_of(hosts))
         except NotAuthenticated:
-            forget_credentials(hosts)  # who tries again may find another password
+            forget_credentials(hosts)  # a retry may find another password
             raise
         _kept[key] = client
         _met.add(hosts)

@@ -79,7 +79,7 @@ class Cuts:
     _found: dict[tuple[int, int], int] = field(default_factory=dict)
     #: So many partitions the topic has at least, though a node may not have heard of all of them.
     _least: int = 0
-    #: Where the topic is served, as the last cut told it; for the next one who asks.
+    #: Where the topic is served, by the last cut; for the next request.
     _info: TopicInfo | None = None
 
     def expect(self, partitions: Iterable[int]) -> None:
@@ -140,7 +140,7 @@ class Cuts:
         return found
 
     def take(self, info: TopicInfo) -> None:
-        """Take it that the topic is served there: who asks next is told this."""
+        """Remember where the topic is served, for the next request."""
         self._info = info
 
     def describe(self) -> TopicInfo:
@@ -306,8 +306,8 @@ class BarrierCuts:
 
     cuts: Cuts
     _wanted: bool | None = None
-    #: What was asked when the query looked for news, for who asks for the end behind that; and the
-    #: committed ends as of then.
+    #: The cut of the last look for news, for the request of the end that follows; and the committed
+    #: ends as of then.
     _news: Cut | None = None
     _committed: Cut | None = None
     #: Whether the end that was told last is within the limits that were asked for.
@@ -354,8 +354,8 @@ class BarrierCuts:
         if found is not None:
             news = self._cut_of(found)
             if not planning.differs(since, news):
-                # What is committed may be stamped above the barrier of an idle partition: who asks
-                # for the end has all partitions asked how far they are complete now.
+                # Committed messages may be stamped above the barrier of an idle partition: the
+                # request of the end asks all partitions how far they are complete now.
                 return self._committed is not None and planning.differs(since, self._committed)
             self._news, self.is_within_limits = news, news.stamp > 0
             return True

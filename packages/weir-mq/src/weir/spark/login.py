@@ -1,4 +1,4 @@
-"""Who a query asks as: a user, whose password each process finds for itself.
+"""The user of a query, whose password each process finds for itself.
 
     .option("url", "weirs://ann@broker1?ca=ca.pem")     the password as below
     .option("user", "ann")                              the same, beside the url
@@ -33,7 +33,7 @@ from weir.errors import BadOption
 Place = tuple[str, int]
 Hosts = tuple[Place, ...]
 
-#: Options that say where brokers are, who logs in, and by which files; as users write them.
+#: Options with the brokers' addresses, the user, and the files for logins; as users write them.
 NAMES = (
     "url", "host", "port", "user", "passwordFile", "ca", "certificate", "key", "serverName",
 )  # fmt: skip
@@ -95,8 +95,8 @@ _found: dict[tuple[Login, Place], Credentials] = {}
 
 
 def credentials_of(hosts: Hosts) -> AnyCredentials | None:
-    """Return as whom hosts are logged in to; None where nobody is. Raises `BadOption` where the
-    password is not found here.
+    """Return the credentials for hosts; None without a user. Raises `BadOption` if the password is
+    not found here.
     """
     if not isinstance(hosts, LoginHosts):
         return None
@@ -135,7 +135,7 @@ def refuse_secrets(options: Mapping[str, str]) -> None:
 
 
 def hosts_of(options: Mapping[str, str]) -> Hosts:
-    """Return where to ask and as whom; `options` has names in lower case. Raises `BadOption`."""
+    """Return hosts and credentials; `options` has names in lower case. Raises `BadOption`."""
     url = options.get("url")
     if url is not None and ("host" in options or "port" in options):
         raise BadOption("give either url or host and port, not both")

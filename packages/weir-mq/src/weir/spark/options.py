@@ -5,7 +5,7 @@ topics              instead: several topics in one query, a JSON list of names, 
                     end with *, such as ["orders", "locks.*"]. All are cut at one barrier. A topic
                     that begins to match enters with its first message
 url                 weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port
-user                who logs in, unless the url says it. The password is no option, because Spark
+user                the user, unless the url names it. The password is no option, because Spark
                     shows options: WEIR_PASSWORD or WEIR_PASSWORD_FILE has it where tasks run
 passwordFile        instead: a file of mode 0600 with it, on each machine that runs tasks
 ca                  a file with the CAs of brokers, on each machine, unless the url names it

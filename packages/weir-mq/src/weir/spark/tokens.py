@@ -146,7 +146,7 @@ def renew_due(now: float) -> None:
         try:
             token = _renewed(hosts, topics)
         except NotAuthenticated:
-            _issued.pop((hosts, topics), None)  # who plans next is told
+            _issued.pop((hosts, topics), None)  # the next planning gets the error
             continue
         except WeirError as error:
             log.warning("tokens of tasks were not renewed, and are tried again: %s", error)

@@ -216,7 +216,7 @@ class OneTopic:
         planning.check_order(self.options.topic, start, end)
 
     def told(self, info: TopicInfo) -> None:
-        """Take it that the partitions are served there: who asks next is told this."""
+        """Remember where the partitions are served, for the next request."""
         self._cuts.take(info)
 
     def describe(self) -> TopicInfo:
@@ -574,7 +574,7 @@ def _is_in(wanted: str, name: str) -> bool:
 
 @contextmanager
 def _naming(topic: OneTopic) -> Iterator[None]:
-    """Have who reads a refusal learn of which topic it is."""
+    """Name the topic in refusals."""
     try:
         yield
     except Refused as error:

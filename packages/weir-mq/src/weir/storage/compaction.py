@@ -241,7 +241,7 @@ class ClassSegments:
             self._segments.ends[one.segment.name] = end
 
     def drop(self, one: ClassSegment) -> None:
-        """Nobody needs one any more."""
+        """Drop a class segment that is no longer needed."""
         self.held.remove(one)
         self._segments.copies.remove(one.segment)
         self._segments.ends.pop(one.segment.name, None)

@@ -161,7 +161,7 @@ class Doubts:
         self._found: dict[int, list[tuple[int, int]]] = {}
 
     def darken(self, start: int, end: int) -> None:
-        """Nobody knows whose frames lay between two log positions."""
+        """Note that the groups of the frames between two log positions are unknown."""
         self._dark.append((start, end))
 
     def weigh(self, group: int, index: GroupIndex, position: int, upto: int, term: int) -> None:
@@ -492,8 +492,8 @@ class GroupScan:
                 self.damage.setdefault(group, error)
 
     def lose_all(self, error: LogDamaged, position: int) -> None:
-        """Nobody knows whose frames lay in a place that reaches up to a position at or above
-        `replay`, however far below it began.
+        """Note that the groups are unknown of a damaged place that reaches up to a position at or
+        above `replay`, however far below it began.
         """
         self.lost_at = max(self.lost_at, position)
         self.lost = error

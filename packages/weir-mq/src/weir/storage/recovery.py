@@ -61,7 +61,7 @@ class RecoveredGroup(msgspec.Struct, frozen=True):
 
     `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
     `hard_state_lost` says that this may be a vote. `unreadable` counts entries that are needed and
-    known to be lost, also of a group that can go on: whoever asks for them is refused. Of those in
+    known to be lost, also of a group that can go on: requests for them are refused. Of those in
     `rotten` only the payload is lost: with these filled in, nothing is `damage` any more. Those in
     `doubtful` may have been superseded by what is lost, if the group has other voters.
     """

@@ -1,4 +1,4 @@
-"""The files of a log: their sizes, those in use and who reads them, and those made ahead of their
+"""The files of a log: their sizes, those in use and their readers, and those made ahead of their
 use.
 
 A roll need not wait, and a full disk leaves room (DESIGN §4). A segment that nobody needs any more

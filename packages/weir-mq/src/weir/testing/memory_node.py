@@ -224,7 +224,7 @@ class Host:
     def _start(self, effect: ef.Effect) -> None:
         """Have work on the disk done behind this turn."""
         if isinstance(effect, ef.StartFlush):
-            self._flushes.start(effect)  # whoever is to run it, here it is the loop
+            self._flushes.start(effect)  # the event loop runs it here
         self._loop.call_soon(self._work, effect)
 
     def _work(self, effect: ef.Effect) -> None:

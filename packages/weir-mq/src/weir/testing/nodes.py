@@ -201,7 +201,7 @@ def start_node(folder: Path, scratch: Path, **settings: Setting) -> Node:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment(),
-            # Ctrl-C is for whoever started it, who then stops the node when he needs it no more.
+            # Ctrl-C is for the process that started it, which then stops the node.
             start_new_session=True,
         )
     node = Node(process, folder, output)
@@ -238,14 +238,14 @@ def _toml(settings: dict[str, Setting]) -> str:
 
 
 class Stopping(Protocol):
-    """Whoever may say that it is enough."""
+    """Says whether to stop waiting."""
 
     def check(self) -> None:
         """Raise if all is to end."""
 
 
 class Patient:
-    """Nobody says that it is enough."""
+    """Never stops waiting."""
 
     def check(self) -> None:
         """Go on."""
@@ -294,7 +294,8 @@ class _Running(msgspec.Struct):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**self.settings, **environment()},
-                # Ctrl-C is for whoever started the set, who then stops the nodes in order.
+                # Ctrl-C is for the process that started the set, which then stops the nodes in
+                # order.
                 start_new_session=True,
             )
         self.node = Node(process, self.folder, self.output)

@@ -120,9 +120,9 @@ class Process(SimulatedProcess):
             await asyncio.sleep(_LOOK)
 
     def kill(self) -> None:
-        """Lose the process, its connections first, once whoever asks waits for something.
+        """Lose the process, its connections first, once the caller awaits something.
 
-        What its tasks do on their way out reaches nobody. Another life begins after a while.
+        Nothing that its tasks do while they end is seen outside. Another life begins after a while.
         """
         self.world.after(0, super().kill)
 
@@ -270,7 +270,7 @@ class World:
 
     @property
     def brokers(self) -> BrokerSet:
-        """The nodes and the ways between them, for who looks inside."""
+        """The nodes and the links between them, for tests that look inside."""
         return self._brokers
 
     @property

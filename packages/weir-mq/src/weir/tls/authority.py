@@ -6,8 +6,8 @@ ca-N.pem, .key   each CA; the newest signs, unless a rotation has begun only
 issued/          what was issued: NAME.pem and NAME.key; former/ has those that were renewed
 revoked.txt      serial numbers that nodes refuse, one a line
 
-Every file comes to be by a rename: whoever reads one, or is killed while writing, finds an old one
-or a new one. A CA is replaced in three steps, between which files are carried to all machines:
+Every file is created by a rename: a reader, or the next run after a kill, finds either the old file
+or the new one. A CA is replaced in three steps, between which files are carried to all machines:
 `prepare` adds a new one to the bundle, `switch` signs with it, `finish` drops the old one.
 """
 
@@ -101,7 +101,7 @@ class Authority:
 
     @property
     def bundle(self) -> Path:
-        """What nodes and clients trust."""
+        """The bundle of CAs that nodes and clients trust."""
         return self.folder / _BUNDLE
 
     def issue(
@@ -136,7 +136,7 @@ class Authority:
             if name == one.name or wanted == one.serial:
                 return one
         known = ", ".join(one.name for one in self.issued()[:10]) or "none yet"
-        raise BadAuthority(f"nothing is issued as {name!r}; what is: {known}")
+        raise BadAuthority(f"no certificate has the name {name!r}; issued: {known}")
 
     def issued(self) -> list[Issued]:
         """Return all that was issued, by name. Raises `BadAuthority` for a file that is damaged."""
@@ -205,14 +205,14 @@ class Authority:
                 "makes a new one"
             )
         if under_way:
-            raise BadAuthority("the old CA still signs: `weir cert rotate-ca switch` comes before")
+            raise BadAuthority("the old CA still signs: run `weir cert rotate-ca switch` first")
         old = [one.name for one in self.issued() if one.ca != record.signs]
         if old:
             shown = ", ".join(old[:10])
             more = f" and {len(old) - 10:,} more" if len(old) > 10 else ""
             raise BadAuthority(f"these are of the old CA, renew them: {shown}{more}")
         self._save(trusted=(record.signs,))
-        return f"Carry {self.bundle} to all nodes and clients: the old CA is trusted no more"
+        return f"Carry {self.bundle} to all nodes and clients: the old CA is no longer trusted"
 
     def _save(
         self, signs: int | None = None, newest: int | None = None,
@@ -276,7 +276,7 @@ class Authority:
         folder = self.folder / _ISSUED
         folder.mkdir(exist_ok=True)
         file = folder / f"{name_of(identity)}.pem"
-        # In this order: who is killed between has a key without its certificate, and renews.
+        # In this order: a kill in between leaves a key without its certificate, which is renewed.
         _write(file.with_suffix(".key"), _pem_key(key), secret=True)
         _write(file, _pem(certificate))
         return self._read(file, frozenset())
@@ -409,7 +409,7 @@ def _usage(ca: bool) -> x509.KeyUsage:
 
 
 def _named(name: str) -> x509.Name:
-    # A common name has 64 characters at most; who it is stands in the alternative names.
+    # A common name has 64 characters at most; the identity is in the alternative names.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 

@@ -1,6 +1,6 @@
 """The side that dials: hosts that are reached by TLS, on asyncio and over blocking sockets.
 
-    weirs://broker1:6800,broker2?ca=ca.pem                        who answers is verified
+    weirs://broker1:6800,broker2?ca=ca.pem                        the broker is verified
     weirs://broker1?ca=ca.pem&certificate=me.pem&key=me.key       and so is this client
     weirs://10.0.0.1?ca=ca.pem&server_name=broker1                by another name than is dialled
 
@@ -227,7 +227,7 @@ class Handshake(Generic[P]):
         return True
 
     def stepped(self, one: TlsTransport, came: int, seconds: float) -> None:
-        """Nobody waits for it."""
+        """Nothing waits for it."""
 
     def kept(self, change: int) -> None:
         """A client has no budget."""
@@ -248,12 +248,12 @@ class Handshake(Generic[P]):
         self._done.set_result(None)
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
-        """Tell who waits."""
+        """Fail the waiting handshake."""
         if not self._done.done():
             self._done.set_exception(why)
 
     def ended(self, one: TlsTransport) -> None:
-        """Tell who waits."""
+        """Fail the waiting handshake."""
         if not self._done.done():
             self._done.set_exception(ConnectionResetError("hung up in the TLS handshake"))
 
@@ -267,11 +267,11 @@ def _check_broker(one: TlsTransport) -> None:
 
 
 def check_role(peer: PeerCertificate | None, alpn: str | None) -> None:
-    """Raise `Disconnected` where who answers is no broker."""
+    """Raise `Disconnected` if the server is no broker."""
     if peer is not None and peer.identity is not None and peer.identity.role is not Role.NODE:
-        raise Disconnected(f"who answers is no broker: its certificate is of {peer.identity}")
+        raise Disconnected(f"the server is no broker: its certificate is of {peer.identity}")
     if alpn != ALPN:
-        raise Disconnected("who answers speaks TLS, and is no broker")
+        raise Disconnected("the server speaks TLS, and is no broker")
 
 
 def _certificate(found: Any) -> PeerCertificate | None:
@@ -279,7 +279,7 @@ def _certificate(found: Any) -> PeerCertificate | None:
 
 
 def peer_of_socket(sock: Any) -> PeerCertificate | None:
-    """Return what the certificate of who answers on a blocking socket says; None without TLS."""
+    """Return the certificate of the server at a blocking socket; None without TLS."""
     return _certificate(sock.getpeercert()) if isinstance(sock, ssl.SSLSocket) else None
 
 

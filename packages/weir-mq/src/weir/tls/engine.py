@@ -71,7 +71,8 @@ class TlsEngine:
         """Return what is in bytes that are one whole record of data, as most reads are. None: they
         are not, and nothing is taken. Empty: it was for TLS alone, which `read` looks at.
 
-        It takes few steps and little memory, for whoever waits for a message has cold caches.
+        It takes few steps and little memory, because a process that waits for messages has cold
+        caches.
         """
         records = self._records
         if not records.are_alone(data):

@@ -1,4 +1,4 @@
-"""Who a certificate speaks for: one URI among the alternative names of its subject.
+"""The identity in a certificate: one URI among the alternative names of its subject.
 
     weir://SYSTEM/SET/node/N                a node: the only one that is a broker to others
     weir://SYSTEM/SET/user/NAMESPACE/NAME   a client
@@ -41,7 +41,7 @@ _PARTS = {Role.NODE: ("N",), Role.USER: ("NAMESPACE", "NAME"), Role.DEVICE: ("HU
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who somebody is. `names` are the parts behind the role: `("3",)` of node 3."""
+    """The identity of a peer. `names` are the parts behind the role: `("3",)` of node 3."""
 
     system: int
     set: int
@@ -53,7 +53,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def node(self) -> int:
-        """The number of the node; 0 of who is none."""
+        """The number of the node; 0 if the identity is not a node's."""
         return int(self.names[0]) if self.role is Role.NODE else 0
 
 
@@ -63,7 +63,7 @@ def node(system: int, number: int) -> Identity:
 
 
 def parse_identity(uri: str) -> Identity:
-    """Return who a URI names. Raises `BadIdentity` for any other text."""
+    """Return the identity that a URI names. Raises `BadIdentity` for any other text."""
     parts = uri.removeprefix(_SCHEME).split("/")
     if not uri.startswith(_SCHEME) or len(parts) < 3 or not _SYSTEM.fullmatch(parts[0]):
         raise BadIdentity(f"{uri!r} is no identity: write weir://SYSTEM/0/node/1, say")

@@ -42,7 +42,7 @@ def certificate_of(found: dict[str, object]) -> PeerCertificate:
 
 
 def check_broker(peer: PeerCertificate | None, system: int, node: int, where: str) -> None:
-    """Raise `Disconnected` unless who answers as `node` of `system` has the certificate of it.
+    """Raise `Disconnected` unless the peer has the certificate of `node` of `system`.
 
     A certificate without an identity, as of a public CA, speaks for its name alone.
     """

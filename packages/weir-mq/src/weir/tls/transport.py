@@ -28,7 +28,7 @@ _ASKS, _WAITS, _GOES_ON = range(3)
 
 
 class TlsHost(Protocol):
-    """Who decides about the TLS connections of a process."""
+    """Decides about the TLS connections of a process."""
 
     def may_step(self, one: TlsTransport) -> bool:
         """Return whether a handshake may go on now; if not, `step` is called when it may."""
@@ -40,7 +40,7 @@ class TlsHost(Protocol):
         """So many bytes more, or fewer, are in memory for connections."""
 
     def shaken(self, one: TlsTransport) -> None:
-        """A handshake is done: `peer` says with whom. This may abort the connection."""
+        """A handshake is done: `peer` has the peer's identity. This may abort the connection."""
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
         """A connection is about to end because of what came, or did not come."""
@@ -49,7 +49,7 @@ class TlsHost(Protocol):
         """A connection is over."""
 
     def in_words(self, error: ssl.SSLError) -> Exception:
-        """Return what went wrong, for whoever is to mend it."""
+        """Return the error in words that say what to do."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
@@ -234,7 +234,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._upper = protocol
 
     def get_protocol(self) -> asyncio.Protocol:
-        """Return who is served."""
+        """Return the protocol above TLS."""
         return self._upper
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What went wrong with TLS, in words of whoever is to mend it."""
+"""Explains errors of TLS, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ALERTS = {
     "PROTOCOL_VERSION": "the broker takes newer versions of TLS only: TLS 1.3, or 1.2 where "
     "tls.minimum says so",
     "HANDSHAKE_FAILURE": "the broker accepts none of the ciphers of this side",
-    "NO_APPLICATION_PROTOCOL": "who answers there speaks TLS, and is no broker",
-    "UNRECOGNIZED_NAME": "who answers there does not know the name that was dialled",
+    "NO_APPLICATION_PROTOCOL": "the server speaks TLS, and is no broker",
+    "UNRECOGNIZED_NAME": "the server does not know the name that the client asked for",
 }
 #: By a part of what OpenSSL says of a certificate: what to do.
 _VERIFYING = (
@@ -39,7 +39,7 @@ _VERIFYING = (
 
 
 def in_words(error: ssl.SSLError, side: str = "the broker") -> str:
-    """Return what an error of TLS means, and what to do; `side` is who is at the other end."""
+    """Return what an error of TLS means, and what to do; `side` names the peer."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message
         advice = next((text for part, text in _VERIFYING if part in said.lower()), "check it")

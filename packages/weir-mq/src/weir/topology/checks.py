@@ -178,7 +178,7 @@ def _uppers(topology: Topology) -> Iterator[Problem]:
     for at, one in enumerate(topology.sets):
         if one.tier == "core":
             if one.upper:
-                yield Problem("a core set pulls from nobody: leave out upper", at, "upper")
+                yield Problem("a core set pulls from no other: leave out upper", at, "upper")
             continue
         if not one.upper:
             yield Problem(f"{_a(one)} set pulls from others: name them in upper", at)
@@ -189,7 +189,7 @@ def _uppers(topology: Topology) -> Iterator[Problem]:
             if upper is None:
                 yield Problem(f"upper names set {id}, which is not there", at, "upper")
             elif upper.tier == "access":
-                text = f"{upper.name} is an access set, which nobody pulls from"
+                text = f"{upper.name} is an access set, from which no set pulls"
                 yield Problem(text, at, "upper")
 
 

@@ -209,7 +209,7 @@ def test_who_ends_a_partition_is_told_when_that_takes_long(
     trio.run(1_500)
     reply = registry.reply_to(number)
     assert isinstance(reply, m.Refusal)
-    assert "goes on by itself" in reply.message
+    assert "ends by itself" in reply.message
 
 
 def test_a_topic_that_is_deleted_meanwhile(trio: Any, monkeypatch: pytest.MonkeyPatch) -> None:

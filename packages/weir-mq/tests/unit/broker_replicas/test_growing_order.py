@@ -135,4 +135,4 @@ def test_who_asked_for_more_partitions_is_told_when_that_takes_long(
     trio.run(1_500)
     reply = registry.reply_to(number)
     assert isinstance(reply, m.Refusal)
-    assert "goes on by itself" in reply.message
+    assert "join by themselves" in reply.message

@@ -264,7 +264,7 @@ def test_what_a_reader_finds_rotten_comes_from_the_others(trio: Any, produce: An
     rot(victim, address.group, index)
     first = trio.answer(victim, m.Fetch(address, offset, 1))
     assert isinstance(first, m.Refusal)
-    assert (first.code, "comes from the others" in first.message) == (Unavailable.code, True)
+    assert (first.code, "fetches them from the others" in first.message) == (Unavailable.code, True)
     fetched = trio.told(m.Fetch(address, offset, 1), address.group)
     assert fetched.next_offset == offset + 1
     mended(trio, address.group)

@@ -336,7 +336,7 @@ def test_a_staged_batch_that_a_reader_finds_rotten_comes_from_the_others(make_tr
     fetch = m.Fetch(driver.info.addresses[0], published.first, 1, equal_stamps=True)
     first = trio.answer(leader, fetch)
     assert isinstance(first, m.Refusal)
-    assert (first.code, "comes from the others" in first.message) == (Unavailable.code, True)
+    assert (first.code, "fetches them from the others" in first.message) == (Unavailable.code, True)
     assert trio.told(fetch, group).next_offset == published.behind
     mended(trio, group)
     driver.check()

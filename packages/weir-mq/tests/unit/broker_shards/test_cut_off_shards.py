@@ -163,7 +163,7 @@ def test_an_answer_that_it_is_not_known_is_no_news(
     one = Set(node)
 
     def reach(*_: Any) -> None:
-        raise Unavailable("the registry's leader is not reached")
+        raise Unavailable("cannot reach the registry's leader")
 
     monkeypatch.setattr(ShardTrunks, "reach", reach)
     one.pass_ms(STALE_MS + 6_000)

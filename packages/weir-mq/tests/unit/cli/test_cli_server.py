@@ -124,8 +124,8 @@ def test_a_node_that_joins_is_no_founder(tmp_path: Path) -> None:
         (["--set", "1=a:1,2=a:1"], 1, "same address"),
         (["--set", "1=a"], 2, "HOST:PORT"),
         (["--set", "a:1"], 2, "write N=HOST:PORT"),
-        (["--node", "4", "--set", "1=a:1,2=b:1"], 1, "none of those"),
-        (["--node", "2"], 1, "none of those"),
+        (["--node", "4", "--set", "1=a:1,2=b:1"], 1, "not among the founding nodes"),
+        (["--node", "2"], 1, "not among the founding nodes"),
         (["--system", "xyz"], 2, "the id that the first node printed"),
     ],
 )

@@ -119,7 +119,7 @@ def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) 
         "no process can be started (no memory): again in 30 s",
         "weir://localhost is away: waiting for it (Ctrl-C ends); no broker",
         "weir://localhost is back",
-        "what waits is not known, so the processes stay as they are: no leader",
+        "the backlog is not known, so the number of processes stays: no leader",
         "figures at http://127.0.0.1:1/metrics",
     ]
 

@@ -94,7 +94,7 @@ async def test_it_may_do_what_its_user_may(url: str) -> None:
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("bob", "aa"), ("a/b/c", "aa")])
 @in_a_loop
 async def test_others_are_not_let_in(url: str, user: str, password: str) -> None:
-    with pytest.raises(NotAuthenticated, match="check both"):
+    with pytest.raises(NotAuthenticated, match="check the user"):
         await weir.connect(of(url, user.replace("/", "%2F")), password=password)
 
 

@@ -72,7 +72,7 @@ def test_a_token_comes_from_wherever_it_is_said(
     monkeypatch.setenv("WEIR_TOKEN_FILE", str(file))
     assert names(url) == ["t", "u"]
     monkeypatch.setenv("WEIR_TOKEN", "not.a.token")
-    with pytest.raises(NotAuthenticated, match=r"nobody is let in by this token.*it is no token"):
+    with pytest.raises(NotAuthenticated, match=r"this token is not accepted.*it is no token"):
         sync.connect(url)
 
 
@@ -96,7 +96,7 @@ def test_the_set_issues_tokens_for_less(url: str) -> None:
     with sync.connect(url, token=token.token) as w:
         with pytest.raises(UnknownTopic):
             w.describe("u")
-        with pytest.raises(BadRequest, match="who came by a token"):
+        with pytest.raises(BadRequest, match="logged in by a token gets none"):
             w.access.issue_token(60)
 
 

@@ -276,7 +276,7 @@ def test_what_a_user_may_read_is_served_to_nobody_without_a_login(
             replies = await spoken(url, *map(frame, asked))
             assert len(replies) == len(asked)
             assert all(isinstance(one, m.Refusal) for one in replies)
-        with pytest.raises(BadRelayFolder, match="holds what a user may read"):
+        with pytest.raises(BadRelayFolder, match="holds messages that only a user may read"):
             async with relay(core, tmp_path):  # as nobody
                 pass
 

@@ -243,9 +243,9 @@ def test_a_relay_is_ready_once_all_has_begun() -> None:
     host = Broken()
     assert answer(host, "/readyz")[0] == 200
     host.is_reached = True
-    assert answer(host, "/readyz") == (200, "ready, and nothing new comes: the disk is full\n")
+    assert answer(host, "/readyz") == (200, "ready, and pulls nothing new: the disk is full\n")
     host.one.state.begun = False
-    assert answer(host, "/readyz") == (503, "starting: nothing has come of 1 partitions yet\n")
+    assert answer(host, "/readyz") == (503, "starting: received nothing of 1 partitions yet\n")
     host.topics, host.has_looked = {}, False
     assert answer(host, "/readyz")[0] == 503
     assert answer(host, "/nothing")[0] == 404

@@ -279,7 +279,7 @@ def test_what_is_damaged_on_the_disk_is_pulled_again(
                 _, *told = await spoken(url, frame(m.Hello("test")), *fetches)
             refused = [one.message for one in told if isinstance(one, m.Refusal)]
             assert refused
-            assert all("is pulled again" in one for one in refused), refused
+            assert all("again: ask again" in one for one in refused), refused
             await until_known(url, 9)
             assert await rows(url, **options) == await rows(core.url, **options)
 
@@ -404,7 +404,7 @@ def test_a_folder_of_another_system_or_node_is_refused(core: Node, tmp_path: Pat
         await fill(core, 3)
         async with relay(core, tmp_path, node=5):
             pass
-        with pytest.raises(WeirError, match="that of node 5 of BrokerSet 0, not of node 6"):
+        with pytest.raises(WeirError, match="belongs to node 5 of BrokerSet 0, not to node 6"):
             async with relay(core, tmp_path, node=6):
                 pass
         text = (tmp_path / "relay.json").read_text()

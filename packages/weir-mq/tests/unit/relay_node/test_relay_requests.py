@@ -153,7 +153,7 @@ def test_a_chunk_that_stays_away_is_to_be_asked_for_again(monkeypatch: pytest.Mo
 def test_a_chunk_may_come_as_long_as_the_relay_is_behind() -> None:
     async def work() -> None:
         host = ChunkHost()
-        with pytest.raises(Unavailable, match="has not come to this relay yet"):
+        with pytest.raises(Unavailable, match="has not received chunk"):
             await host.ask(8)
         host.is_reached = True
         with pytest.raises(Unavailable, match="the core is not reached"):

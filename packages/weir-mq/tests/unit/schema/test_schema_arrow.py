@@ -75,11 +75,9 @@ def test_a_column_is_new_only_if_it_may_be_null() -> None:
 def test_what_may_be_null_is_not_read_as_what_may_not() -> None:
     may, must = pa.field("a", pa.int8()), pa.field("a", pa.int8(), nullable=False)
     assert reads(may, must) == []
-    assert reads(must, may) == [
-        "a: it is required, and may be absent in what was written (backward)"
-    ]
+    assert reads(must, may) == ["a: it is required, and may be absent in written values (backward)"]
     items, needed = (pa.field("a", pa.list_(pa.field("i", pa.int8(), nullable=n))) for n in (1, 0))
-    assert reads(needed, items) == ["a[]: it may be null in what was written (backward)"]
+    assert reads(needed, items) == ["a[]: it may be null in written values (backward)"]
 
 
 def test_units_and_sizes_are_not_mixed() -> None:

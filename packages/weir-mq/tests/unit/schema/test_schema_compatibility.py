@@ -29,7 +29,7 @@ def test_a_rule_says_who_must_read_whom() -> None:
 def test_a_multiple_must_be_the_same() -> None:
     two, three = (Field("", "integer", bounds=(("multipleOf", n),)) for n in (2.0, 3.0))
     assert texts("json", two, two) == []
-    assert texts("json", two, three) == ["multipleOf 2 is narrower than what was written"]
+    assert texts("json", two, three) == ["multipleOf 2 is narrower than the writer's"]
     assert texts("json", two, Field("", "integer")) != []
     assert texts("json", Field("", "integer"), two) == []
 
@@ -46,7 +46,7 @@ def test_a_list_of_values_holds_all_that_were_written() -> None:
     assert texts("json", one, two) == ["the value 2 is not in the reader's list"]
     assert texts("json", Field("", "any"), one) == []
     assert texts("json", one, Field("", "any")) == [
-        "it may hold any value in what was written, and the reader lists its values"
+        "it may hold any value in written values, and the reader lists its values"
     ]
 
 
@@ -60,7 +60,7 @@ def test_avro_always_writes_a_field_that_has_a_default() -> None:
     may = Field("", RECORD, fields=(Field("a", "int", optional=True),))
     must = Field("", RECORD, fields=(Field("a", "int"),))
     assert texts("avro", must, may) == []
-    assert texts("json", must, may) == ["it is required, and may be absent in what was written"]
+    assert texts("json", must, may) == ["it is required, and may be absent in written values"]
 
 
 def test_the_branch_of_the_same_kind_tells_what_is_wrong() -> None:

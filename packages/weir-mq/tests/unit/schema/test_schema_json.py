@@ -133,7 +133,7 @@ def test_problems_name_the_field_and_what_to_do() -> None:
     }
     assert reads(new, old) == [
         "a: number cannot be read as integer (backward)",
-        "b[]: maxLength 5 is narrower than what was written (backward)",
+        "b[]: maxLength 5 is narrower than the writer's (backward)",
         "c: it is required, and was never written: make it optional (backward)",
     ]
     assert reads({**old, "additionalProperties": False}, new) == [

@@ -125,7 +125,7 @@ def test_what_is_required_must_have_been_written() -> None:
         "a: it is required, and was never written: make it optional (backward)"
     ]
     assert reads(required, proto({**need, "label": 1}, syntax="proto2")) == [
-        "a: it is required, and may be absent in what was written (backward)"
+        "a: it is required, and may be absent in written values (backward)"
     ]
     assert reads(required, required) == []
 
@@ -141,7 +141,7 @@ def test_fields_join_a_oneof_only_if_they_were_apart() -> None:
                 field.oneof_index = one
         return parse("protobuf", made.SerializeToString())
 
-    words = "o0: fields of oneof o0 could be set together in what was written (backward)"
+    words = "o0: fields of oneof o0 could be set together in written values (backward)"
     assert reads(of(0, 0), of(None, None)) == [words]
     assert reads(of(0, 0), of(0, 1)) == [words]
     assert reads(of(0, 0), of(0, 0)) == []

@@ -94,7 +94,7 @@ def test_home_is_the_first_core_set_unless_it_is_named() -> None:
         (
             '["mobile", "beijing"]',
             '["hangzhou"]',
-            "28: hangzhou is an access set, which nobody pulls from",
+            "28: hangzhou is an access set, from which no set pulls",
         ),
         ('["mobile", "beijing"]', '["shanghai"]', "28: the uppers form a cycle: shanghai → shangh"),
         ('["mobile", "beijing"]', '["mobile", "mobile"]', "28: a set stands twice in upper"),
@@ -104,7 +104,7 @@ def test_home_is_the_first_core_set_unless_it_is_named() -> None:
         ('tier = "access"', 'tier = "access"\nlevel = "2"', "37: level is '2': give a number"),
         ('region = "north"', "region = 5", "7: region is 5: give it in quotes"),
         ('upper = ["shanghai"]', 'upper = "shanghai"', "38: upper is no list"),
-        ('tier = "access"', 'tier = "core"', "38: a core set pulls from nobody"),
+        ('tier = "access"', 'tier = "core"', "38: a core set pulls from no other"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(before: str, after: str, expected: str) -> None:

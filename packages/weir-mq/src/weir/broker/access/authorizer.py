@@ -495,7 +495,7 @@ def _unauthorized(principal: str, asked: Asked) -> Unauthorized:
     who = principal.rpartition("#")[0].replace(":", " ") or principal
     verb, kind, name, _ = asked
     about = f"{kind} {name}" if name else ("the system" if kind == "system" else f"any {kind}")
-    return Unauthorized(f"{who} may not {verb} {about}: `{_missing(asked)}` lets a role of it")
+    return Unauthorized(f"{who} may not {verb} {about}: `{_missing(asked)}` allows it to a role")
 
 
 def _missing(asked: Asked) -> str:
@@ -507,9 +507,9 @@ def _missing(asked: Asked) -> str:
 
 def _reserved() -> Unauthorized:
     return Unauthorized(
-        f"namespace {RESERVED_NAMESPACE} is the brokers' own: nobody else writes to its topics or "
-        f"deletes them. Only {RESERVED_NAMESPACE}/{AUDIT_TOPIC} may be created there, with one "
-        "partition, and its retention be altered"
+        f"namespace {RESERVED_NAMESPACE} is the brokers' own: only brokers write to its topics, "
+        f"and nobody deletes them. Only {RESERVED_NAMESPACE}/{AUDIT_TOPIC} may be created there, "
+        "with one partition, and its retention be altered"
     )
 
 

@@ -193,7 +193,7 @@ class Logins:
     ) -> None:  # fmt: skip
         """Take a step of a peer that `has_shown` a ticket before. Raises as `_login` does."""
         if session.greeted or session.passed or session.principal != ANONYMOUS:
-            raise BadRequest("log in once, before hello: connect again to be somebody else")
+            raise BadRequest("log in once, before hello: connect again to log in as another user")
         check_channel(is_encrypted=session.is_private, is_loopback=False)
         if request.mechanism not in (MECHANISM, BEARER):
             raise BadRequest(
@@ -209,7 +209,7 @@ class Logins:
         try:
             if request.mechanism == BEARER:
                 if attempt is not None:
-                    raise BadRequest("a login goes on by the mechanism that it began with")
+                    raise BadRequest("a login continues with the mechanism that it began with")
                 self._take_token(session, caller, request.message, request.ticket)
             elif attempt is None:
                 self._challenge(session, caller, request.message, request.ticket)
@@ -323,7 +323,7 @@ class Logins:
 
     def _answer(self, session: Session, caller: Caller, first: ClientFirst, line: str) -> None:
         if self._random is None:
-            raise Unavailable("this node draws no random bytes: nobody can log in")
+            raise Unavailable("this node draws no random bytes: it accepts no logins")
         access = self._catalog.access
         name = _full(first.user)  # else two names of nobody would have two false salts
         user = access.user(name)
@@ -391,7 +391,7 @@ class Logins:
         user = self._catalog.access.user_of(attempt.principal)
         if user is None or user.password_set > attempt.version:
             # Revoked between the two steps, or given another password.
-            raise NotAuthenticated("nobody is let in by this user and password: check both")
+            raise NotAuthenticated("the login failed: check the user and the password")
         session.principal, session.admitted_at = user.principal, attempt.version
         self._saw(session, MECHANISM, user.name, "allowed")
         self._outbox.reply(caller, LoginStep(proof, True, user.name, self._ticket(user)))

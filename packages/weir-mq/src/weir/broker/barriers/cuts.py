@@ -254,7 +254,7 @@ class CutAnswers:
         news: bool = False,
     ) -> None:  # fmt: skip
         if not asked:
-            self._refuse(one, BadRequest("none of `partitions` is there: name those of a topic"))
+            self._refuse(one, BadRequest("none of `partitions` exists: name partitions of a topic"))
             return
         one.location = self.locator.locate(asked, stamp, until_ms, news)
         self._locations[one.location] = one

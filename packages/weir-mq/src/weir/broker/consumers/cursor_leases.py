@@ -351,7 +351,7 @@ class CursorLeases:
 
 def _over(fence: int, done: bool) -> StaleGrant:
     """Refuse a move; the number is negative if all that it says was `done` in that turn before."""
-    text = "the turn is over, and another's or nobody's by now"
+    text = "the turn is over: another consumer, or none, has it now"
     if done:
         return StaleGrant(f"{text}: all of that was done in it", -fence)
     return StaleGrant(text, fence)

@@ -536,7 +536,7 @@ class Grants:
         Raises `StaleGrant` if nobody holds any: they were lost with a connection.
         """
         if not self.begun.begin(name, runs, self.ended.gone):
-            raise StaleGrant("the reported messages are nobody's any more: pull again")
+            raise StaleGrant("no grant has the reported messages any more: pull again")
 
     def _put_back(self, name: str, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

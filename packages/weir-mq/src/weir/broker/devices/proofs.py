@@ -27,7 +27,7 @@ from weir.broker.runtime.session import Session
 from weir.errors import NoHello, NotAuthenticated, Unavailable
 from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, DeviceProven
 
-_REFUSED = "nobody is let in as this hub by this proof"
+_REFUSED = "this proof does not prove this hub: check the device's secret"
 _NO_KEY = b"no fleet has this key".ljust(SECRET_BYTES, b"\0")
 
 

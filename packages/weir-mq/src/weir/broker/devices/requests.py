@@ -281,7 +281,7 @@ class Devices:
             raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
         if self._proofs.concerns(request.hub):
             if session.passed:
-                raise NotAuthenticated("a hub of a fleet was let in without a proof")
+                raise NotAuthenticated("a hub of a fleet connected without a proof")
             return self._proofs.challenge(session, request)
         if session.proven is not None and not session.passed:
             session.principal = ANONYMOUS  # it was a hub of a fleet before

@@ -147,8 +147,8 @@ class Administration:
             late = [caller for caller, until_ms in callers if until_ms <= now]
             for caller in late:
                 error = Unavailable(
-                    "the new partitions join once partition 0 has a leader, which takes long: that "
-                    "goes on by itself; describe the topic to see them"
+                    "the new partitions join once partition 0 has a leader, which takes long: they "
+                    "join by themselves; describe the topic to see them"
                 )
                 self._outbox.refuse(caller, error)
             self._growing[topic] = [one for one in callers if one[0] not in late]
@@ -326,7 +326,7 @@ class PartitionEndings:
         for key, callers in list(self._waiting.items()):
             error: Refused = Unavailable(
                 f"partition {key[1]} takes no messages any more, and ends once it and partition 0 "
-                "have leaders, which takes long: that goes on by itself; describe the topic to see"
+                "have leaders, which takes long: it ends by itself; describe the topic to see it"
             )
             is_gone = self._catalog.by_id(key[0]) is None
             if is_gone:

@@ -68,7 +68,7 @@ def more_partitions(topic: Topic, asked: int) -> int:
     if 0 < asked < there:
         raise BadRequest(
             f"topic {topic.full_name} has {there} partitions, and never fewer: "
-            "what they hold would have no place. Make another topic and publish to it",
+            "their messages would have no place. Create another topic and publish to it",
             there,
         )
     return asked or there

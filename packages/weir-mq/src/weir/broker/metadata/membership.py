@@ -418,8 +418,8 @@ class Membership:
         unknown = [n.id for n in there if not n.port and n.id != request.node]
         if unknown:
             raise BadRequest(
-                f"node {unknown[0]} was founded alone, and nobody knows where other nodes reach "
-                f"it: say so first by `weir node add HOST:PORT --node {unknown[0]}`"
+                f"node {unknown[0]} was founded alone, and the set does not know its address: "
+                f"set it first by `weir node add HOST:PORT --node {unknown[0]}`"
             )
         node = request.node or nodes.highest + 1
         if node > NODE_MAX:

@@ -170,6 +170,6 @@ def _check_limits(entity: str, limits: Iterable[tuple[str, int | None]]) -> None
             raise BadRequest(f"{quota} is 0 to {QUOTA_LIMIT_MAX:,}", QUOTA_LIMIT_MAX)
         if limit == 0 and quota in RATES:
             raise BadRequest(
-                f"{quota} is at least 1 a second, or what waits would wait for ever: set "
-                "connections to 0 to keep somebody out"
+                f"{quota} is at least 1 a second, or requests would wait for ever: set "
+                "connections to 0 to refuse all connections"
             )

@@ -281,4 +281,4 @@ def _check_set(node: NodeInfo, declared: int, uses_sets: bool, topology: Topolog
 
 def _refuse_as_core(_: Session, __: Caller, ___: DescribeRelay) -> None:
     """Raise `BadRequest`: this is no relay."""
-    raise BadRequest("this node is of a core set and lags behind nobody: ask a relay")
+    raise BadRequest("this node belongs to a core set and pulls from no other: ask a relay")

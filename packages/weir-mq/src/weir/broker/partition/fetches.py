@@ -478,7 +478,7 @@ class StablePositions:
     def expire(self) -> None:
         """Refuse those who waited for too long."""
         for wait in self._waits.ended(self._time.monotonic_ms()):
-            slow = Unavailable("what is under way in this partition takes long: ask again shortly")
+            slow = Unavailable("writes under way in this partition take long: ask again shortly")
             self._outbox.refuse(wait.caller, slow)
 
     def end(self, error: Refused) -> None:

@@ -243,7 +243,7 @@ class RelayPulls:
                 self._outbox.reply(caller, RelayTold(request.address))
             case _:
                 kind = type(message).__name__
-                raise BadRequest(f"a relay asks no {kind}: it is what relays are told")
+                raise BadRequest(f"a relay does not send {kind}: upper nodes send it to relays")
 
     def look(self) -> None:
         """Answer who waits for what there is by now, or has waited long enough."""
@@ -301,7 +301,7 @@ class RelayPulls:
     def _refuse(self, link: int, why: str) -> None:
         if (found := self._callers.get(link)) is not None:
             self._forget(link)
-            self._outbox.refuse(found[0], Unavailable(f"{why}: this pull is answered no more"))
+            self._outbox.refuse(found[0], Unavailable(f"{why}: this pull gets no more answers"))
 
     def _do(self, event: UpperEvent) -> None:
         for effect in self._upper.handle(event, self._time.monotonic_ms()):

@@ -189,7 +189,7 @@ class Topics:
         if topic is None or group & PARTITIONS_MAX - 1 >= topic.partitions:
             deleted = self.catalog.was_deleted(topic_of(group))
             raise UnknownTopic(
-                "the topic was deleted: one of its name that came since is another, open it anew"
+                "the topic was deleted: a new topic of the same name is another one, open it anew"
                 if deleted
                 else "no topic has this partition: ask where it is served",
                 topic_of(group),

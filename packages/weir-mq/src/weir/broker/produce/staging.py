@@ -87,7 +87,7 @@ class StageRequests:
         if request.number > expected:
             raise SequenceGap(
                 f"batch {request.number} of run {request.run} came, {expected} is missing: stage "
-                "that first; if it was there, it expired, and the run is to be staged anew",
+                "that first; if you had staged it, it has expired: stage the whole run anew",
                 expected,
             )
         self._appender.check_open()

@@ -153,7 +153,7 @@ def has_room(account: Account, expected: int, requests: int) -> bool:
 
 def waited_too_long(short: Account) -> Overloaded:
     """Return the refusal of what waited for the rates of an account for as long as a peer waits."""
-    text = f"others wait for the quota of {short.entity} as well, or it is too low for what is used"
+    text = f"other connections use the quota of {short.entity}, too, or it is too low for the load"
     return Overloaded(f"{text}: try again shortly", RETRY_AFTER_MS)
 
 

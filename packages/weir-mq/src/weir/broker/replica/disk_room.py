@@ -257,5 +257,5 @@ class Admission:
         self._short = full_disks.short(chain.from_iterable(one.led for one in self._disks))
         for partition in partitions if self._short else ():
             if (full := self._short.get(partition.group.id)) is not None:
-                text = f"{full}: free space there; what is under way may still be taken"
+                text = f"{full}: free space there; writes under way may still be stored"
                 partition.stall(Unavailable(text))

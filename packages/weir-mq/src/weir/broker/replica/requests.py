@@ -42,8 +42,8 @@ def refusal_of(error: raft.RaftError) -> Refused:
 def no_registry() -> Unavailable:
     """Return why nothing can be said or changed of topics and nodes from here."""
     return Unavailable(
-        "the registry's leader is not reached from this node: more than half of the nodes must "
-        "run and reach each other. `weir node status` tells what it sees; try again shortly"
+        "this node cannot reach the registry's leader: more than half of the nodes must run and "
+        "reach each other. `weir node status` shows what it sees; try again shortly"
     )
 
 
@@ -64,7 +64,7 @@ def no_leader(node: int) -> NotLeader:
         return NotLeader(f"node {node} leads this partition: ask it", node)
     return NotLeader(
         "this partition has no leader now: more than half of the nodes that hold it must run and "
-        "reach each other. `weir node status` tells what is down; try again shortly",
+        "reach each other. `weir node status` shows which are down; try again shortly",
         0,
     )
 

@@ -233,8 +233,8 @@ class Reads:
         failure = _refusal(event)
         if comes:
             failure = Unavailable(
-                "what is asked for rotted on this node, and comes from the others: ask again "
-                f"shortly ({event.failure})"
+                "these messages are damaged on this node, which fetches them from the others: ask "
+                f"again shortly ({event.failure})"
             )
         then(event.payloads, failure)
 

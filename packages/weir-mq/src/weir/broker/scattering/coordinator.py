@@ -230,7 +230,7 @@ class Scattering:
         """Go on, if all who were asked have said how it is with their parts."""
         failed = [answer for answer in answers.values() if isinstance(answer, Refused)]
         if failed:
-            self._end(Unavailable(f"not known yet what became of a scattering: {failed[0]}"))
+            self._end(Unavailable(f"the outcome of a scattering is not known yet: {failed[0]}"))
         else:
             self._judge()
 

@@ -311,7 +311,7 @@ class Participant:
         before the last one that was; `Unavailable` while that is undecided.
         """
         if partition_of(self._group.id):
-            raise BadRequest("partition 0 of a topic remembers what its sinks have published")
+            raise BadRequest("ask partition 0 of the topic for the batches of sinks")
         state = self._state
         if batch_id <= (last := state.staging.last_published(query)):
             raise BatchPublished(
@@ -516,7 +516,7 @@ def _attempt(request: Prepare | Decide) -> Attempt:
 
 
 def _stale(fence: int) -> StaleGrant:
-    return StaleGrant(f"what is to be acked is not grant {fence}'s any more", fence)
+    return StaleGrant(f"grant {fence} does not have the messages to ack any more", fence)
 
 
 def apply_scattering(

@@ -83,7 +83,7 @@ class ScatteringRequests:
         with suppress(BadBatch):
             header = parse(batch)
             if header.columns & Columns.PUBLICATION:
-                raise BadRequest("what was staged is published by PUBLISH")
+                raise BadRequest("staged rows are published by PUBLISH")
             if header.schema:
                 self._registry.catalog.schemas.check_known(topic, header.schema)
 

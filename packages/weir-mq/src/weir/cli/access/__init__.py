@@ -1,1 +1,1 @@
-"""`weir user`, `weir role`, `weir acl`, `weir access`: who may do what."""
+"""`weir user`, `weir role`, `weir acl`, `weir access`: users, their rights, and the mode."""

@@ -1,4 +1,4 @@
-"""`weir audit`: who did what, and who was refused, as the audit topic has it."""
+"""`weir audit`: logins, denials and changes, from the audit topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="[NAMESPACE/]NAME",
-            help="Only what this user did, or what was done with it; or a principal, as anonymous.",
+            help="Only events by or about this user; or a principal, such as anonymous.",
         ),
     ] = None,
     verb: Annotated[str | None, typer.Option(help="Only this verb, such as login.")] = None,
@@ -44,7 +44,7 @@ def audit(
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show who did what, and who was refused: logins, denials, changes, first uses of topics."""
+    """Show events with their users: logins, denials, changes, first uses of topics."""
     begin = place(since, "--since")
     _check_outcome(outcome)
 

@@ -37,10 +37,10 @@ def add(
     address: Annotated[
         str, typer.Option("--url", help="Where the set is: weir://HOST, or weirs://HOST by TLS.")
     ],
-    user: Annotated[str, typer.Option(help="Who logs in: `user`, or `namespace/user`.")] = "",
+    user: Annotated[str, typer.Option(help="The user: `user`, or `namespace/user`.")] = "",
     ca: Annotated[str, typer.Option(help="A file with the CAs of brokers.")] = "",
     certificate: Annotated[str, typer.Option(help="A file with the user's certificate.")] = "",
-    key: Annotated[str, typer.Option(help="A file with the key of that.")] = "",
+    key: Annotated[str, typer.Option(help="A file with the certificate's key.")] = "",
     server_name: Annotated[str, typer.Option(help="The name in brokers' certificates.")] = "",
     password_file: Annotated[
         str, typer.Option(help="A file of mode 0600 with the password, read at each login.")

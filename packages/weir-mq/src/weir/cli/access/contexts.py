@@ -1,4 +1,5 @@
-"""Contexts: by a name, where a set is, who logs in, and by which files; never a password.
+"""Contexts: under a name, the address of a set, the user, and the files for logins; never a
+password.
 
 They lie in `contexts.toml` in weir's folder of the user's settings. A verb that connects goes by
 the first of these that is there: `--url` or `--context`, WEIR_URL, WEIR_CONTEXT, the context in
@@ -38,8 +39,8 @@ class BadContext(ValueError):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Where a set is, and who asks. `url` has hosts alone; paths are absolute. All others may be
-    empty.
+    """The address of a set, and the user. `url` has hosts alone; paths are absolute. All others may
+    be empty.
     """
 
     url: str
@@ -93,7 +94,7 @@ class Context(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """What clients connect to: all of it but the password's file."""
+        """The URL for clients: everything but the password's file."""
         scheme, _, places = self.url.partition("://")
         user = f"{quote(self.user, safe='')}@" if self.user else ""
         query = "&".join(f"{name}={quote(value)}" for name, value in self.tls.items())

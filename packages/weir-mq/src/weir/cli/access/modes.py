@@ -1,6 +1,6 @@
 """`weir access`: the mode of a set, its first administrator, key files, and the way back in.
 
-`weir access rescue` makes an administrator by who may write into a node's data folder.
+`weir access rescue` makes an administrator for a user who may write into a node's data folder.
 """
 
 from __future__ import annotations
@@ -93,15 +93,16 @@ def make_key(
 @access_app.command()
 def rescue(
     data: Annotated[Path, typer.Option(help="The data folder of a node that runs here.")],
-    user: Annotated[str, typer.Option("--user", help="Who is an administrator then.")] = "admin",
+    user: Annotated[str, typer.Option("--user", help="The user to make admin.")] = "admin",
     password_file: PasswordFile = None,
     as_json: AsJson = False,
     url: Annotated[
         str, typer.Option(help="Where the node is reached, if not by loopback; without a user.")
     ] = "",
 ) -> None:
-    """Make a user an administrator whose password nobody knows any more, on the machine of a node:
-    who may write into its data folder may do so. The user is made if it is not there.
+    """Make a user an administrator with a new password, on the machine of a node.
+
+    It needs write access to the node's data folder. The user is created if it does not exist.
     """
     from weir.cli.output import print_json
 
@@ -136,7 +137,7 @@ def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 
 @access_app.command()
 def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Show the mode, how many users and roles there are, and who is an administrator."""
+    """Show the mode, how many users and roles there are, and the administrators."""
     from weir.cli.output import counted, print_json
 
     found = state_of(url)
@@ -173,6 +174,6 @@ async def _restore(client: Client, user: str, password: str) -> AccessChange:
     users = {one.name for one in (await client.access.describe()).users}
     if name not in users:
         return await client.access.create_user(user, password, ["admin"])
-    # In this order: whoever knows the old password must not be an administrator for a moment.
+    # In this order: the old password must not be an administrator's for a moment.
     await client.access.set_password(user, password)
     return await client.access.change_roles(user, add=["admin"])

@@ -53,7 +53,7 @@ def add(
     ] = None,
     issuer: Issuer = "",
     audience: Annotated[
-        str, typer.Option("--audience", help="What its tokens have as `aud`.")
+        str, typer.Option("--audience", help="The value of `aud` in its tokens.")
     ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", help="Of the users that its tokens name by `sub`.")
@@ -193,8 +193,8 @@ def issue(
 
 
 def _check_known(keys: Sequence[TokenKeyState], issuer: str, key: str) -> None:
-    """Raise `UnknownKey` if there is no such key: who takes a stolen one away must not believe that
-    it is gone while it verifies. Without `key`, the issuer has to have one.
+    """Raise `UnknownKey` if there is no such key: an administrator who removes a stolen one must
+    not believe that it is gone while it still verifies. Without `key`, the issuer must have one.
     """
     for one in keys:
         is_its = one.issuer == issuer if issuer else not one.namespace

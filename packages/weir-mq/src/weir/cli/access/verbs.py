@@ -1,4 +1,4 @@
-"""`weir user`, `weir role` and `weir acl`: who may do what.
+"""`weir user`, `weir role` and `weir acl`: users and their rights.
 
 A new password comes from a question, a file, or the environment; never from the command line, which
 others can read.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 user_app = typer.Typer(name="user", help="Create and revoke users, and give them roles.")
 role_app = typer.Typer(name="role", help="Show what roles may do, and delete roles.")
-acl_app = typer.Typer(name="acl", help="Say what roles may do, and ask who may do what.")
+acl_app = typer.Typer(name="acl", help="Give rights to roles, and explain decisions about users.")
 
 User = Annotated[str, typer.Argument(help="`user`, or `namespace/user`.")]
 Role = Annotated[str, typer.Argument(help="The name of a role; admin may do everything.")]
@@ -80,7 +80,7 @@ def role(context: typer.Context) -> None:
 
 @acl_app.callback(invoke_without_command=True)
 def acl(context: typer.Context) -> None:
-    """Say what roles may do, and ask who may do what."""
+    """Give rights to roles, and explain decisions about users."""
     show_help(context)
 
 
@@ -143,7 +143,7 @@ def take(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_U
             raise UnknownRole(f"user {user} does not have {_roles(missing)}: it has {has}")
         return await client.access.change_roles(user, remove=roles)
 
-    change(url, as_json, f"user {user} has {_roles(roles)} no more", settings, work)
+    change(url, as_json, f"user {user} no longer has {_roles(roles)}", settings, work)
 
 
 @user_app.command()
@@ -339,7 +339,7 @@ def _missing(user: AccessUser, about: str) -> list[str]:
 
 @acl_app.command("list")
 def list_rules(
-    role: Annotated[str, typer.Option("--role", help="Only what this role may do.")] = "",
+    role: Annotated[str, typer.Option("--role", help="Only the rules of this role.")] = "",
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -522,7 +522,7 @@ def new_password(user: str, file: Path | None) -> str:
         return given
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            f"nobody can type it here: name a file of mode 0600, or set {NEW_PASSWORD}",
+            f"there is no terminal to type it: name a file of mode 0600, or set {NEW_PASSWORD}",
             param_hint="--password-file",
         )
     return str(

@@ -92,13 +92,13 @@ def init(
 
 @app.command()
 def issue(
-    kind: Annotated[Kind, typer.Argument(help="What it is for.")],
+    kind: Annotated[Kind, typer.Argument(help="Its kind.")],
     who: Annotated[
         str, typer.Argument(help="A node's number, NAMESPACE/NAME, or HUB or HUB/GENERATION.")
     ],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address by which a node is dialled; may come again."),
+        typer.Option(help="A name or address of the node; may be given several times."),
     ] = None,
     brokerset: Annotated[
         int, typer.Option(min=0, help="Of a node: the id of its BrokerSet in the topology.")

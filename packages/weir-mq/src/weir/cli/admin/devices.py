@@ -24,8 +24,8 @@ KeyFile = Annotated[
     Path,
     typer.Option(
         "--key",
-        help="The file with the fleet's key, mode 0600: 64 hex digits. Keep it with who makes the "
-        "devices.",
+        help="The file with the fleet's key, mode 0600: 64 hex digits. Only the maker of the "
+        "devices needs it.",
     ),
 ]
 Version = Annotated[int, typer.Option("--version", min=1, max=255, help="Of the fleet's key.")]
@@ -102,7 +102,7 @@ def forget(
     from weir.cli.output import counted, print_json, typed
 
     number = hub_number(hub)
-    asked = f"hub {hub} must come with a higher boot count then. Type its number to forget it"
+    asked = f"hub {hub} must then connect with a higher boot count. Type its number to forget it"
     if not yes and not typed(asked, hub):
         raise typer.Exit(1)
 
@@ -262,7 +262,7 @@ def _tell_device(url: str, found: FleetDevice, as_json: bool) -> None:
     else:
         end = ", revoked" if found.is_revoked else ""
         if found.before is not None:
-            end = f"; generation {found.before} may come until this one does"
+            end = f"; generation {found.before} may connect until this one does"
         print(f"hub {found.hub} of fleet {found.fleet}: generation {found.generation}{end}")
 
 

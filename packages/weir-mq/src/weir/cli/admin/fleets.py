@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weir.client.access import Fleet
     from weir.client.client import Client
 
-app = typer.Typer(name="fleet", help="Let hubs prove who they are, by fleets and their keys.")
+app = typer.Typer(name="fleet", help="Manage fleets: hubs that prove their identity by a key.")
 
 Name = Annotated[str, typer.Argument(help="The fleet's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -21,7 +21,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @app.callback(invoke_without_command=True)
 def fleet(context: typer.Context) -> None:
-    """Let hubs prove who they are, by fleets and their keys."""
+    """Manage fleets: hubs that prove their identity by a key."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -67,7 +67,7 @@ def list_fleets(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
         ]
         print_table(("FLEET", "FIRST", "LAST", "LEVEL", "KEY VERSIONS"), rows)
     else:
-        print("there are no fleets: every hub comes in without a proof")
+        print("there are no fleets: hubs connect without a proof")
 
 
 @app.command()
@@ -118,7 +118,7 @@ def remove(name: Name, yes: Yes = False, as_json: AsJson = False, url: Url = DEF
     """Remove a fleet. In an open set anybody may come as its hubs then."""
     from weir.cli.output import typed
 
-    asked = f"the hubs of fleet {name} may come without a proof. Type its name to remove it"
+    asked = f"the hubs of fleet {name} may then connect without a proof. Type its name to remove it"
     if not yes and not typed(asked, name):
         raise typer.Exit(1)
 

@@ -135,7 +135,7 @@ def add(
     listed, topology = connected(url, work)
     join = f"--join {secret.hex()} " if listed.level >= FORMAT_LEVEL_TOPOLOGY else ""
     new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
-    if new.shards:  # it has run: whoever founded it again would lose what it holds
+    if new.shards:  # it has run: founding it again would lose its data
         print(f"node {new.id} is reached at {host}:{port} from now on")
         return
     others = ",".join(f"{one.id}={one.host}:{one.port}" for one in listed.nodes if one.id != new.id)

@@ -43,7 +43,7 @@ class _Operator:
         except Disconnected as error:
             raise Disconnected(
                 f"{error}. If the set is not open, give --data on the machine of a node of the set "
-                "to be promoted: nobody can log in without home"
+                "to be promoted: no user can log in without home"
             ) from error
 
 
@@ -97,7 +97,7 @@ def promote(
         raise typer.Exit(1)
     is_agreed = dry_run or yes or plan.is_done
     if not is_agreed and not typed(
-        "What may be lost is gone for good then. Type the name of the set", name, "changed"
+        "These losses are final. Type the name of the set", name, "changed"
     ):
         raise typer.Exit(1)
     waiting = [] if dry_run else operator.do(work)
@@ -165,9 +165,9 @@ def _words(one: GroupLoss) -> str:
         return "nothing, a node of the set leads it"
     words = []
     if one.partition >= 0:
-        words.append(f"what lies at offset {one.offset:,} or above")
+        words.append(f"messages at offset {one.offset:,} or above")
         if one.stamp_ms:
-            words.append(f"which was published after {_time(one.stamp_ms)}")
+            words.append(f"published after {_time(one.stamp_ms)}")
     else:
         words.append("topics, users and settings that were changed last")
     if one.missing:

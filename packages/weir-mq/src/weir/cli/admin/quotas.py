@@ -106,7 +106,7 @@ def list_quotas(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
             ],
         )
     else:
-        print("there are no quotas: everybody may use what there is")
+        print("there are no quotas: usage is not limited")
 
 
 @app.command()

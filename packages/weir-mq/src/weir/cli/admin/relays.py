@@ -42,7 +42,7 @@ def relay(
         typer.Option(
             "--upper",
             metavar="weir://HOST[:PORT]",
-            help="A relay to pull from while it serves what is asked; the preferred one first.",
+            help="A relay to pull from, while it has the messages; the preferred one first.",
         ),
     ] = None,
     metrics: Annotated[
@@ -107,10 +107,10 @@ def _check_reach(option: str, host: str, insecure: bool) -> None:
         raise typer.BadParameter(
             f"{host} can be reached by others: give the relay a user in the core and "
             "--tls-certificate, so that clients log in by TLS, or listen on 127.0.0.1; or say by "
-            "--insecure that anybody is to be served"
+            "--insecure that the relay may serve anybody"
             if option == "--host"
-            else f"{host} can be reached by others, and pages are shown to anybody: serve them on "
-            "127.0.0.1, or say by --insecure that this is meant",
+            else f"{host} can be reached by others, and anybody can read the pages: serve them on "
+            "127.0.0.1, or confirm by --insecure",
             param_hint=option,
         )
 

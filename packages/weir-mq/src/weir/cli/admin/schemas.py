@@ -74,7 +74,7 @@ def add(
         added = await client.schemas.add(topic, given)
         try:
             return added, await create_bad_topic(client, topic), ""
-        except Refused as error:  # who may add schemas may not always create topics
+        except Refused as error:  # a user who may add schemas may not always create topics
             return added, "", str(error)
 
     added, bad, refused = connected(url, work)
@@ -169,8 +169,8 @@ def check(
 ) -> None:
     """Check whether a new version of a schema may follow another. Exit code 1 says that it may not.
 
-    backward: who has the new version reads what was written with the one before. forward: who has
-    the one before reads what is written with the new version. full: both. Without --rule it is the
+    backward: consumers with the new version read values of the version before. forward: consumers
+    with the version before read values of the new one. full: both. Without --rule it is the
     topic's, or backward.
     """
     from weir.cli.output import print_json

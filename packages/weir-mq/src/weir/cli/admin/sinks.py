@@ -50,7 +50,7 @@ def list_sinks(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) ->
             ("QUERY", "LAST BATCH", "PUBLISHED"),
             [(one.query, one.batch_id, _time(_published_ms(one))) for one in found],
         )
-        hint(f"Of a query that will not come back: weir sink forget {topic} QUERY")
+        hint(f"Forget a query that will not come back: weir sink forget {topic} QUERY")
     else:
         print(f"no query has published to {topic}")
 
@@ -68,7 +68,7 @@ def forget(
     """
     from weir.cli.output import print_json, typed
 
-    asked = f"what query {query} publishes again will be there twice. Type its name to forget it"
+    asked = f"batches that query {query} publishes again are doubled. Type its name to forget it"
     if not yes and not typed(asked, query):
         raise typer.Exit(1)
 

@@ -66,7 +66,7 @@ def check(file: File, as_json: AsJson = False) -> None:
 def show(
     file: Annotated[
         Path | None,
-        typer.Argument(show_default=False, help="A TOML file. [default: what is applied]"),
+        typer.Argument(show_default=False, help="A TOML file. [default: the applied topology]"),
     ] = None,
     lag: Annotated[
         bool, typer.Option("--lag/--no-lag", help="Ask each relay how far it is; not with a file.")

@@ -1,4 +1,5 @@
-"""`weir trace`: where one message is, in the core and at each relay, and who has done it.
+"""`weir trace`: where one message is, in the core and at each relay, and which clusters have done
+it.
 
 Exit codes: 0 the core has the message; 1 it has not, or an error; 2 wrong usage.
 """
@@ -36,7 +37,7 @@ def trace(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show where a message is: in the core and at each relay whether it is stored, skipped or not
-    there yet, and when it came; and how far each cluster is with it, and who has it.
+    there yet, and when it came; and for each cluster its progress, and the consumer that holds it.
 
     Exit code 1 if the core does not have it.
     """
@@ -97,7 +98,7 @@ async def _relays_of(client: Client, url: str, topic: str) -> list[tuple[str, st
     try:
         state = await client.topology.describe()
     except Unauthorized:
-        return []  # who may not see it names relays by `--relay`
+        return []  # a user who may not see it names relays by `--relay`
     full_name = topic if "/" in topic else f"default/{topic}"
     rows = [row for row in state.topology.sets if row.tags_of(full_name) is not None]
     return places_of(rows, url)

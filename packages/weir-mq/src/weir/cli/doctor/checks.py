@@ -156,8 +156,8 @@ def sync(patient: Patient) -> Finding:
     median = statistics.median(took)
     shown = f"{median:.2f} ms, worst {max(took):.2f} ms, in {patient.place}"
     if median < _SYNC_MS_LEAST:
-        return Finding("sync", "warn", shown, "too fast for a disk (is it memory?): what is "
-                       "confirmed here may not survive a power cut")  # fmt: skip
+        return Finding("sync", "warn", shown, "too fast for a disk (is it memory?): "
+                       "confirmed messages may not survive a power cut")  # fmt: skip
     if median > _SYNC_MS_MOST:
         return Finding("sync", "warn", shown, "slow: put the folder on a disk of its own, best an "
                        "SSD with power-loss protection")  # fmt: skip
@@ -344,9 +344,9 @@ def nodes(ask: _Ask) -> Finding:
     if away := [row for row in rows if not row.shards]:
         told = ", ".join(f"{row.id} ({row.host}:{row.port})" for row in away)
         return Finding(
-            "nodes", "warn", f"nodes that were added and have not come yet: {told}",
+            "nodes", "warn", f"nodes that were added and have not connected yet: {told}",
             "start them as weir node add said. If its command is lost, the same weir node add "
-            "HOST:PORT prints another. If they are not to come: weir node remove NODE",
+            "HOST:PORT prints another. If they are not needed: weir node remove NODE",
         )  # fmt: skip
     return Finding("nodes", "ok", f"all {len(rows)} nodes have come")
 
@@ -404,7 +404,7 @@ def fleets(ask: _Ask) -> Finding:
     if not ask(lambda client: client.fleets.opens_keys()):
         return Finding(
             "fleets", "fail", f"keys of {counted(len(listed), 'fleet')} do not open here",
-            "devices of these fleets cannot come in by this node: set access.key_file to a copy of "
+            "devices of these fleets cannot connect to this node: set access.key_file to a copy of "
             "the file that other nodes have, and restart it",
         )  # fmt: skip
     return Finding("fleets", "ok", f"{counted(len(listed), 'fleet')}, whose keys open here")
@@ -421,8 +421,8 @@ def secrets_at_rest(ask: _Ask) -> Finding:
             return Finding("secrets", "ok", "no users, and no key file")
         return Finding(
             "secrets", "warn", f"verifiers of {counted(users, 'user')} are stored unwrapped",
-            "who copies the disk can try passwords: weir access key, set access.key_file on all "
-            "nodes, restart them in turn, then: weir access rewrap",
+            "a copy of the disk allows to try passwords: weir access key, set access.key_file on "
+            "all nodes, restart them in turn, then: weir access rewrap",
         )  # fmt: skip
     if left:
         found = f"not wrapped by the first key: {counted(left, 'secret')}"
@@ -473,8 +473,8 @@ def clusters(ask: _Ask) -> Finding:
         return Finding(
             "clusters", "warn", "messages went past retention before they were done: "
             + "; ".join(skipped[:3]) + ("; ..." if len(skipped) > 3 else ""),
-            "give the topic a longer retention, or retention until-done; a query goes on over the "
-            "gap only with onDataLoss=earliest",
+            "give the topic a longer retention, or retention until-done; a query continues after "
+            "the gap only with onDataLoss=earliest",
         )  # fmt: skip
     if bad:
         return Finding(
@@ -539,7 +539,8 @@ async def _dropped(client: Client) -> int:
 
 @_asked_of_node("logins")
 def logins(ask: _Ask) -> Finding:
-    """Ask the node that runs on the folder for whom logins failed, so that they are slowed."""
+    """Ask the node that runs on the folder which users and addresses have failed logins that slow
+    new ones."""
     try:
         users, addresses = judge_logins(ask(_failed_logins))
     except (UnknownTopic, Unauthorized, Disconnected):
@@ -553,8 +554,8 @@ def logins(ask: _Ask) -> Finding:
     if told:
         return Finding(
             "logins", "warn", f"logins {' and '.join(told)} failed so often that they were slowed",
-            "a program with an old password, or somebody who guesses: weir audit --verb login "
-            "--outcome refused --since -1h tells whence",
+            "a program has an old password, or somebody guesses: weir audit --verb login "
+            "--outcome refused --since -1h shows the addresses",
         )  # fmt: skip
     return Finding("logins", "ok", "none was slowed in the last hour")
 

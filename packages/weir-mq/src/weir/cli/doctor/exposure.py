@@ -1,4 +1,4 @@
-"""Checks of who reaches a node, and of who can read or change what is said to it."""
+"""Checks which machines can reach a node, and whether others can read or change its traffic."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def access(patient: Patient) -> Finding:
             )  # fmt: skip
         if config.tls.plaintext == "allow":
             return Finding(
-                "access", "warn", f"{shown}; devices may come without TLS, and others read along",
-                'tls.plaintext = "loopback", unless devices without TLS are meant to come',
+                "access", "warn", f"{shown}; devices may connect without TLS, readable by others",
+                'tls.plaintext = "loopback", unless devices without TLS must connect',
             )  # fmt: skip
         return Finding("access", "ok", shown)
     advice = "create users and rules, then: weir access mode closed (docs/how-to/access.md)"
@@ -80,7 +80,7 @@ def links(patient: Patient) -> Finding:
     if mode == CLOSED and nodes > 1 and tls != "require":
         return Finding(
             "links", "warn", f"{shown}, with {counted(nodes, 'node')}",
-            "who reads what nodes say to each other, or a copy of a data folder, can pass for a "
-            'node: links.tls = "prefer" on all nodes, then "require" (docs/how-to/tls.md)',
+            "an attacker who reads traffic between nodes, or a copy of a data folder, can pass for "
+            'a node: links.tls = "prefer" on all nodes, then "require" (docs/how-to/tls.md)',
         )  # fmt: skip
     return Finding("links", "ok", shown)

@@ -32,8 +32,8 @@ def asked_for_damage(patient: Patient, advice: str) -> Finding:
             bad += sum(map(int, _DAMAGE.findall(text)))
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            return Finding("damage", "ok", "not looked for: the set is closed, and its figures are "
-                           "for those who may list system (weir_scrub_damage)")  # fmt: skip
+            return Finding("damage", "ok", "not checked: the set is closed, and its figures need "
+                           "a user who may list system (weir_scrub_damage)")  # fmt: skip
         return Finding("damage", "warn", f"{url}: {error.reason}", "see the log of the node")
     except OSError as error:
         return Finding("damage", "warn", f"{url}: {getattr(error, 'reason', error)}",

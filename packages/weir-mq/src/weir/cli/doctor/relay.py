@@ -154,7 +154,7 @@ def _certificate(figures: Figures, now: float) -> list[Finding]:
     if not rows:
         return []
     days = int((rows[0][1] - now) // 86_400)
-    found = f"ends in {days} days" if days >= 0 else "has ended: nobody connects by TLS"
+    found = f"ends in {days} days" if days >= 0 else "has ended: clients cannot connect by TLS"
     advice = ""
     if figures.total("weir_relay_tls_files_unused"):
         found += "; newer files are not used"

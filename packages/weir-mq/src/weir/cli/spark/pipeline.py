@@ -69,7 +69,7 @@ def init(
 def run(
     folder: Folder,
     once: Annotated[
-        bool, typer.Option("--once", help="End when all that is there now was read.")
+        bool, typer.Option("--once", help="End when all present messages were read.")
     ] = False,
     step: Annotated[str, typer.Option(help="Run this step alone.")] = "",
     metrics_port: Annotated[

@@ -86,7 +86,7 @@ def archive(
         int, typer.Option(min=0, help="Compact a day once it has so many small files; 0: never.")
     ] = 16,
     keep: Annotated[
-        str, typer.Option(help="Delete what was replaced after this time, at least 1h; 0s: never.")
+        str, typer.Option(help="Delete replaced files after this time, at least 1h; 0s: never.")
     ] = "7d",
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,

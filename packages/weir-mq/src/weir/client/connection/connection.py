@@ -40,7 +40,7 @@ OnAnswer = Callable[[int, m.Reply | Disconnected], None]
 
 
 class Sender(Protocol):
-    """Someone who sends by himself and wants to know when he can."""
+    """Sends frames by itself, and must know when it may."""
 
     def writable(self) -> None:
         """Requests can be sent, again or for the first time."""
@@ -50,7 +50,7 @@ class Sender(Protocol):
 
 
 class Senders:
-    """All who send over the connections of one client by themselves."""
+    """All senders that use the connections of one client by themselves."""
 
     __slots__ = ("_senders",)
 
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        #: The node that answers, once it has said who it is.
+        #: The node that answers, once it has identified itself.
         self.node = 0
         self._liveness = Liveness(self._loop.time())
         self._beat: asyncio.TimerHandle | None = None
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         self._listen_in(SILENT_AFTER)
 
     def data_received(self, data: bytes) -> None:
-        """Hand each reply to whoever asked."""
+        """Hand each reply to its caller."""
         self._liveness.heard = self._loop.time()
         was_full = len(self._session.pending) >= REQUESTS_PENDING_MAX
         try:
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         self._senders.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody who waits."""
+        """Fail all waiting requests."""
         if self._transport is not None:
             _hang_up(self._transport)
         self._transport = None
@@ -307,7 +307,7 @@ class Connection(asyncio.Protocol):
         why = self._why or exc
         lost = Disconnected(
             f"the connection to the broker ended{f': {why}' if why else ''}; "
-            "what was under way may or may not have happened"
+            "requests under way may or may not have taken effect"
         )
         if isinstance(why, RemoteProtocolError):
             lost.__cause__ = why
@@ -364,7 +364,7 @@ class Dialler:
         self._made = count()
 
     def check(self) -> None:
-        """Raise `BadCertificate` if it can make no connection, whoever answers."""
+        """Raise `BadCertificate` if its files allow no connection to any server."""
         if self._tls is not None:
             self._tls.context()
 
@@ -441,7 +441,7 @@ def _let_go_in_child() -> None:
         transport = connection._transport
         sock = None if transport is None else transport.get_extra_info("socket")
         if sock is not None and sock.fileno() >= 0:
-            # The number stays taken: whoever closes it later closes nobody else's file.
+            # The number stays taken: a later close of it does not close another file.
             os.dup2(nothing, sock.fileno(), inheritable=False)
     os.close(nothing)
 

@@ -1,4 +1,4 @@
-"""Who a client is, where its password or token is found, and how a connection logs in by it.
+"""The identity of a client: where its password or token is found, and how it logs in with it.
 
     weir://ann@localhost              user ann of the default namespace
     weir://shop%2Fann@broker1:6800    user ann of namespace shop
@@ -190,8 +190,8 @@ class TicketStore(Protocol):
 
 
 class LoginTicket:
-    """The ticket of the last login of a client, for its next one: with it that does not wait behind
-    somebody who guesses passwords at the same address.
+    """The ticket of the last login of a client, for its next one: with it that login does not wait
+    behind an attacker who guesses passwords at the same address.
     """
 
     __slots__ = ("_store", "_ticket")
@@ -309,7 +309,8 @@ class Credentials:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Let a refused login say who was refused, or that the broker knows no users."""
+        """Make the error of a refused login name the user, or say that the broker knows no
+        users."""
         try:
             yield
         except UnknownOpcode:
@@ -328,10 +329,10 @@ def login_step(reply: object) -> LoginStep:
 
 
 def _check_proof(proof: ScramProof, last: LoginStep) -> None:
-    """Raise `RemoteProtocolError` unless the broker proved who it is, and let the user in."""
+    """Raise `RemoteProtocolError` unless the broker proved its identity and logged in the user."""
     proof.check(last.message)
     if not last.done:
-        raise RemoteProtocolError("the broker proved who it is, and did not log in the user")
+        raise RemoteProtocolError("the broker proved its identity, and did not log in the user")
 
 
 class TokenCredentials:
@@ -482,7 +483,7 @@ def _seconds_left(reply: LoginStep) -> float:
     return float(reply.message)
 
 
-#: Who a client is.
+#: The identity of a client.
 AnyCredentials = Credentials | TokenCredentials
 
 

@@ -30,7 +30,7 @@ TRIES = 8
 LOOK_EVERY = 2.0
 #: Far fewer than a broker lets one connection have open.
 _ASKED_TOGETHER = 256
-#: How many seconds pass before it is asked again who has joined.
+#: Seconds before the client asks again which partitions have joined.
 _LOOK_AGAIN = 0.05
 #: Seconds until a partition that was added is noticed, at the latest.
 ASK_EVERY = 10.0
@@ -225,7 +225,7 @@ class Places:
         if not 0 <= partition < len(self) or not self._network.is_astray(self[partition]):
             return
         if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
-            with contextlib.suppress(WeirError):  # whoever asks finds out by himself
+            with contextlib.suppress(WeirError):  # the next request finds out
                 await self.find_again()
 
 
@@ -237,7 +237,7 @@ async def watch(
 ) -> None:
     """Tell `grown` of partitions beyond the first `known`, and `looked` each time, until cancelled.
 
-    Whoever else asks where the topic is served may find them first: they are told all the same.
+    Another request for the places of the topic may find them first: `grown` is told all the same.
     Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
     """
     while True:
@@ -245,7 +245,7 @@ async def watch(
         try:
             await places.find_again()
         except Disconnected:
-            continue  # whoever reads notices by himself
+            continue  # readers notice it themselves
         except Refused as error:
             if error.retryable:
                 continue

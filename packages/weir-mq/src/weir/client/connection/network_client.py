@@ -1,4 +1,4 @@
-"""Requests to a system of brokers: each by the connection to who is to answer it, and tried again.
+"""Sends requests to a system of brokers: each to the shard that answers it, with retries.
 
 `weir.client.connection.pool` has the connections.
 """
@@ -223,7 +223,7 @@ class NetworkClient:
         self.retry = retry
         self.request_timeout = request_timeout
         self.random = random
-        #: The clocks of whoever runs this.
+        #: The clocks of the process.
         self.system = system
         #: The highest stamp seen in confirms and batches (DESIGN §6 Causal).
         self.seen = 0
@@ -245,12 +245,12 @@ class NetworkClient:
 
     @property
     def welcome(self) -> m.Welcome | None:
-        """Who answered last, and its limits."""
+        """The node that answered last, and its limits."""
         return self.home.welcome
 
     @property
     def error(self) -> WeirError | None:
-        """What ended it for good."""
+        """The error that ended it for good."""
         return self.home.error
 
     @property

@@ -284,7 +284,7 @@ class ConnectionPool:
             way.abort(why)
 
     def _way(self, address: Address) -> ShardConnection | None:
-        assert self._welcome is not None  # whoever asks has looked
+        assert self._welcome is not None  # the callers have checked
         home = self._welcome
         id, shard = address.node or home.node, address.shard
         if id == home.node and (shard == home.shard or shard >= len(home.ports)):

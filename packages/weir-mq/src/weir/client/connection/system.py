@@ -140,7 +140,7 @@ class BackgroundThread(Background):
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Run `last`, end what still runs, and the thread; what others wait for ends too.
 
-        Whoever comes second waits until it is done. Nothing happens in a copy made by a fork.
+        A second caller waits until it is done. Nothing happens in a copy made by a fork.
         """
         if self._process != os.getpid():
             return
@@ -196,7 +196,7 @@ async def _end_others() -> None:
         ended, _ = await asyncio.wait(others, timeout=_END_WITHIN)
         for task in ended:
             if not task.cancelled():
-                task.exception()  # it was told to whoever waits, or to nobody
+                task.exception()  # its waiter has the error, if there is one
     await loop.shutdown_asyncgens()
     for _ in range(_LAST_TURNS):  # what was aborted, or just accepted, closes in the next ones
         await asyncio.sleep(0)
@@ -228,7 +228,7 @@ def start_thread(work: Callable[[], None], name: str) -> None:
 
 
 class Queue(Protocol):
-    """What threads are handed work by."""
+    """Hands work to threads."""
 
     def put(self, item: Any) -> None:
         """Put something in line. Never blocks."""

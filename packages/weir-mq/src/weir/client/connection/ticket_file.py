@@ -1,9 +1,9 @@
 """Tickets of logins in files, so that the next command is known by the last one's (ADR 0136).
 
-A ticket lets nobody in. Its file has mode 0600 all the same, in a folder of mode 0700 beside the
-contexts: who has it would get its user's line. There is one for each user and address, whose name
-is a digest of both; it has the ticket in base64, in one line. What is wrong with a file, or with
-the folder, costs the ticket and nothing else.
+A ticket alone is no login. Its file has mode 0600 all the same, in a folder of mode 0700 beside the
+contexts: a thief would get the place of its user in the queue of logins. There is one for each user
+and address, whose name is a digest of both; it has the ticket in base64, in one line. What is wrong
+with a file, or with the folder, costs the ticket and nothing else.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class TicketFile:
 
 
 def ticket_file(user: str, hosts: Sequence[tuple[str, int]]) -> TicketFile | None:
-    """Return where the ticket of a user lies; None for nobody, and for who has no home."""
+    """Return the ticket file of a user; None without a user, or without a home folder."""
     if not user:
         return None
     try:

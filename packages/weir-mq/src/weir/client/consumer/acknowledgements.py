@@ -341,7 +341,7 @@ class Nacks:
 
 
 class Acknowledging(Protocol):
-    """What takes what is done: acks of grants, or moves of a cursor."""
+    """Takes messages that are done: acks of grants, or moves of a cursor."""
 
     @property
     def cursors(self) -> dict[int, int]:
@@ -361,7 +361,7 @@ class Acknowledging(Protocol):
 
 
 class Returning(Protocol):
-    """What takes what goes back."""
+    """Takes messages that are given back."""
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
         """Note that messages of a grant go back."""
@@ -380,11 +380,11 @@ class Returning(Protocol):
 
 
 class CursorMoving(Acknowledging, Returning, Protocol):
-    """What does both by one cursor."""
+    """Takes both, with one cursor."""
 
 
 class TopicOutcomes:
-    """What becomes of the grants of one topic, until the broker knows it."""
+    """The outcomes of the grants of one topic, until the broker knows them."""
 
     def __init__(
         self,
@@ -603,7 +603,7 @@ class TopicOutcomes:
         await self._returning.flush(partition)
 
     def failed(self, error: WeirError) -> None:
-        """Let whoever takes the next grant know that what was settled could not be told."""
+        """Report with the next grant that outcomes could not be sent to the broker."""
         try:
             if isinstance(error, UnknownTopic):
                 self._presence.end(error)

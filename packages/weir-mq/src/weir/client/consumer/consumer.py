@@ -359,7 +359,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> LeasedMessage:
-        """Return the next message. One who gives up waiting loses none.
+        """Return the next message. A cancelled caller loses none.
 
         Raises `TooManyInHand` if `max_in_hand` messages have no outcome, and all of them are the
         asking task's.

@@ -477,7 +477,7 @@ class TurnReading:
             self._next.cancel()
 
     def stop(self) -> None:
-        """Let who waits for a piece wait no longer."""
+        """Cancel the wait for the next piece."""
         if self._next is not None:
             self._next.cancel()
 

@@ -94,7 +94,7 @@ _OPEN = Settled.OPEN
 
 
 class Outcomes(Protocol):
-    """What becomes of the grants of a topic, until the broker knows it."""
+    """The outcomes of the grants of a topic, until the broker knows them."""
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that messages are done."""
@@ -135,7 +135,7 @@ class Outcomes(Protocol):
 
 
 class Lessor(Protocol):
-    """Whoever was granted messages of a topic, and has them until they are settled."""
+    """Holds the messages of a topic that the broker granted, until they are settled."""
 
     @property
     def outcomes(self) -> Outcomes:
@@ -273,7 +273,7 @@ class Held(dict[tuple[int, int], Holding]):
 
 
 class Owner(Protocol):
-    """Whoever handed deliveries out."""
+    """The component that handed deliveries out."""
 
     def done(self, delivery: Delivery) -> None:
         """Note that it is done."""
@@ -294,7 +294,7 @@ class Delivery:
     __slots__ = ("_owner", "holding", "message", "state")
 
     def __init__(self, message: Message, holding: Holding, owner: Owner) -> None:
-        """Take whom to tell what became of it."""
+        """Take the owner, which is told the message's outcome."""
         self.message = message
         self.state = _OPEN
         self.holding = holding
@@ -423,7 +423,7 @@ class Extending:
             try:
                 await self.extend(due)
             except WeirError:
-                continue  # whoever pulls is told of what is wrong; the leases may still run
+                continue  # pulls get this error; the leases may still run
 
     async def _together(self, partition: int, holdings: Sequence[Holding]) -> bool:
         asked = self._fences(holdings)

@@ -361,7 +361,7 @@ class ConsumerLeases:
                 try:
                     await topic.move()
                 except WeirError as error:
-                    log.info("what was granted may be lost with a connection: %s", error)
+                    log.info("grants may be lost with a connection: %s", error)
 
     def _begin(
         self, network: NetworkClient, name: str, places: Places, first: Sequence[int]
@@ -382,8 +382,8 @@ class ConsumerLeases:
     async def take(self, size: int, dropped: Holding | None = None) -> Holding:
         """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
 
-        What of it has expired is noted as done. One who gives up waiting loses none. One taken
-        before may be `dropped`.
+        Its expired messages are noted as done. A cancelled caller loses no grant. A grant that was
+        taken before may be `dropped`.
         """
         if dropped is not None:
             dropped.lessor.drop(dropped)
@@ -429,7 +429,7 @@ class ConsumerLeases:
             try:
                 found = await self._subscription.matching(network)
             except Disconnected:
-                continue  # whoever pulls notices by himself
+                continue  # the pulls notice it themselves
             except Refused as error:
                 if error.retryable:
                     continue
@@ -440,7 +440,7 @@ class ConsumerLeases:
                 if places.id in self._former or (known is not None and known.id == places.id):
                     continue
                 if known is not None and self._subscription.is_named(name):
-                    continue  # whoever pulls from the former one is told
+                    continue  # pulls from the former topic get the error
                 if known is not None:
                     await self._let_go(name)
                 # All that is in it is new.
@@ -543,8 +543,8 @@ class ConsumerLeases:
                     # It outlives this connection if it was taken by an earlier one that was lost.
                     await topic.end_turn()
         finally:
-            # Also for who is cancelled meanwhile: what was pulled last may be granted yet, and who
-            # pulled again by the same connection would hold it without knowing.
+            # Also when cancelled meanwhile: the last pull may still be granted messages, and a new
+            # pull on the same connection would hold them without knowing.
             await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -557,7 +557,7 @@ class ConsumerLeases:
         try:
             if ending:
                 await asyncio.wait(ending)
-        finally:  # who is cancelled ends the connections all the same: others wait for what is held
+        finally:  # a cancelled caller ends them, too: others wait for its grants
             if network is not None:
                 await network.close()
 

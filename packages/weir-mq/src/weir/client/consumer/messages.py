@@ -39,8 +39,8 @@ Holder = asyncio.Task[Any] | int
 class InHand:
     """Everything without an outcome, `most` messages of it at a time.
 
-    At that limit who asks for more waits for others to settle something. If there are none, who
-    asks has forgotten to: that is told.
+    At that limit a task that asks for more waits until another task settles a message. If no other
+    task holds any, the asking task has forgotten to: it gets `TooManyInHand`.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,12 +56,12 @@ class InHand:
 
     @property
     def is_full(self) -> bool:
-        """Whether who asks for more has to ask for `room`."""
+        """Whether a task must wait for `room` before it asks for more."""
         return len(self._holders) + self._batched >= self._most
 
     @property
     def free(self) -> int:
-        """How many more may be handed out: none while who asks for more has to ask for `room`."""
+        """How many more may be handed out: none while a task must wait for `room` first."""
         return max(self._most - len(self._holders) - self._batched, 0)
 
     def put(self, handed: object, holder: Holder | None) -> None:
@@ -146,7 +146,7 @@ class WorkClock:
             self._began = self._monotonic()
 
     def count(self, goes_on: bool) -> None:
-        """Count the work until now; who waits while nothing is open does not work."""
+        """Count the work until now; waiting while no message is open is no work."""
         now = self._monotonic()
         if self._began is not None:
             self._worked += now - self._began
@@ -164,7 +164,7 @@ class Deliveries:
 
     What `at_hand` returns must `begin` before it is worked on, if it `was_tried`; what an iteration
     returns has begun.
-    Whoever takes it settles all of it: a grant whose deliveries stay open ends with its lease.
+    The caller settles all of it: a grant whose deliveries stay open ends with its lease.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Deliveries:
             try:
                 begun = begun or await delivery.begin()
             finally:
-                if not begun:  # also if who waits for it gives up
+                if not begun:  # also if the caller is cancelled
                     delivery.give_back()
             if begun:
                 return delivery
@@ -280,7 +280,7 @@ class Deliveries:
         return self._mode is Mode.ORDERED and self._open > 0 and self._current is None
 
     async def more(self) -> None:
-        """Wait for a grant, so that `at_hand` has a message. One who gives up waiting loses none.
+        """Wait for a grant, so that `at_hand` has a message. A cancelled caller loses none.
 
         Raises as iterating the consumer.
         """
@@ -307,8 +307,8 @@ class Deliveries:
         self._work.begin()
 
     async def _fetch(self, delivered: Delivered) -> None:
-        """Fetch the value of the next message, as far as it is to be loaded. One that is gone is
-        told to whoever reads it.
+        """Fetch the value of the next message, as far as it is to be loaded. If the value is gone,
+        reading it raises the error.
         """
         with contextlib.suppress(ValueLost):
             delivered = await loaded(delivered, self._options.value_bytes_max)

@@ -130,7 +130,7 @@ class TopicBuffer:
         self._feed.put(holding)
 
     def fail(self, error: Exception) -> None:
-        """Let whoever takes next get an error, behind what is queued."""
+        """Queue an error: the consumer gets it after the grants that are queued."""
         self._feed.fail(error)
 
     def end(self) -> list[asyncio.Task[None]]:
@@ -339,8 +339,8 @@ class Pulling:
         )
 
     async def _give_back(self, partition: int, granted: m.Granted) -> None:
-        """Give back a grant that cannot be opened. It is held until then: who pulled again in order
-        before that would be granted what lies behind it.
+        """Give back a grant that cannot be opened. It counts as held until then: an earlier pull
+        of an ordered cluster would be granted the messages behind it.
         """
         runs = [*granted.runs] or [(granted.offset, granted.next_offset)]
 
@@ -361,7 +361,7 @@ async def with_values(grant: Grant, size_max: int) -> Grant:
     batches: list[Delivered] = []
     for one in grant.batches:
         whole = one
-        # One that is gone is told to whoever opens it: the others are here.
+        # The error of a lost value is raised when the value is read: the other messages are here.
         with contextlib.suppress(ValueLost):
             whole = await loaded(one, size_max)
         if isinstance(whole, LargeDelivered) and whole.loaded is not None:

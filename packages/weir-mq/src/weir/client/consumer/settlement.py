@@ -53,7 +53,7 @@ _REASON_MAX = 1_000
 
 
 class Publisher(Protocol):
-    """Whoever publishes to any topic: a client."""
+    """Publishes to any topic: a client."""
 
     async def publish(
         self,
@@ -76,7 +76,7 @@ async def bury(
 ) -> None:
     """Publish a message to a dead-letter topic; return when that is confirmed.
 
-    It may be published twice if whoever does it dies before the ack that follows.
+    It may be published twice if the consumer dies before the ack that follows.
     """
     headers = {
         **message.headers,
@@ -182,12 +182,12 @@ class Settlement:
         return delivery
 
     def hand(self, delivery: Delivery, holder: Holder | None) -> None:
-        """Note who has a message, and that its lease is to be extended for a while."""
+        """Note the task that holds a message, and extend the message's lease for a while."""
         self._in_hand.put(delivery, holder)
         self.leases.keep(delivery.holding)
 
     async def more(self) -> None:
-        """Wait until a message may be here. One who gives up waiting loses none."""
+        """Wait until a message may be here. A cancelled caller loses none."""
         if self.loop is None or self.closed:
             await self.open()
         await self.deliveries.more()

@@ -243,7 +243,7 @@ class Subscription:
 
     async def _begin_all(self, places: Places, cluster: str) -> None:
         """Let a cluster begin in each partition where it has no position; last in the one that
-        says that it has begun, so that one who takes over from here does the rest.
+        says that it has begun, so that a consumer that takes over does the rest.
         """
         for again in range(_TRIES - 1, -1, -1):
             offsets = await self._offsets(places)

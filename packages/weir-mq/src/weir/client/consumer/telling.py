@@ -9,7 +9,7 @@ from weir.errors import WeirError
 
 
 class Gathering(Protocol):
-    """What gathers by partition until it is told."""
+    """Gathers outcomes by partition until they are sent."""
 
     def note_news(self) -> None:
         """Add whatever is settled."""
@@ -21,7 +21,7 @@ class Gathering(Protocol):
         """Tell it; return when a majority knows."""
 
     def failed(self, error: WeirError) -> None:
-        """What was told by the timer failed."""
+        """Sending by the timer failed."""
 
 
 class Telling:

@@ -46,7 +46,7 @@ _BATCH_BYTES_MAX = BATCH_BYTES_MAX - TAGS_PER_BATCH_MAX * TAG_BYTES_MAX - 64 * K
 #: One less than a batch may have: no tag counts as one.
 _TAGS_MAX = TAGS_PER_BATCH_MAX - 1
 
-O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
+O = TypeVar("O")  # noqa: E741  # gets the outcome of the batch
 T = TypeVar("T")
 
 _NO_HEADERS: Mapping[str, bytes] = {}
@@ -187,8 +187,8 @@ class Batcher(Generic[O]):
 
     def fits(self, size: int, tag: str | None = None) -> bool:
         """Whether a message of `size` bytes goes into the batch that is being gathered. One with
-        another tag than the last does not once that has `TAG_RUN_BYTES`: who reads one tag need not
-        be sent the others.
+        another tag than the last does not once that has `TAG_RUN_BYTES`: a reader of one tag then
+        need not get the others.
         """
         if self.gathering is None:
             return False

@@ -40,7 +40,7 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 
 
 class Source(Protocol):
-    """Whoever can fetch the chunks of a large value."""
+    """Fetches the chunks of a large value."""
 
     def pieces(self, partition: int, references: References) -> Pieces:
         """Return the pieces; nothing is fetched yet."""
@@ -186,7 +186,7 @@ def check_covered(
     at = fetched.offset
     for first, last in sorted((*runs, *(run for run in cut if run[0] < behind))):
         if first != at or not tags:
-            raise BadBatch(f"an answer leaves out what lies between offsets {at} and {first}")
+            raise BadBatch(f"an answer leaves out the messages between offsets {at} and {first}")
         at = last
     if at != behind:
         raise BadBatch(f"an answer that reaches up to offset {behind} covers those up to {at}")

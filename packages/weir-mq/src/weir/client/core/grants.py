@@ -166,7 +166,7 @@ def _expired(delivered: Delivered, now: int) -> list[Run]:
     try:
         expires = delivered.batch.numbers(Columns.EXPIRES)
     except BadBatch:
-        return []  # whoever splits it is told what to do
+        return []  # splitting it raises the error
     assert expires is not None  # the header said so
     offsets = zip(delivered.batch.offsets, expires, strict=True)
     return joined(offset for offset, at in offsets if 0 < at <= now)
@@ -285,7 +285,7 @@ class Vector:
         self._settle(partition)
 
     def back(self, partition: int, first: int, behind: int) -> None:
-        """Nobody works on messages [first, behind) any more; they are not done."""
+        """No task works on messages [first, behind) any more; they are not done."""
         self._back[partition] = merged([*self._back.get(partition, []), (first, behind)])
 
     def done(self, partition: int, first: int, behind: int) -> None:
@@ -301,7 +301,7 @@ class Vector:
 class Ending:
     """How a turn is to end: at once, or once nothing is worked on.
 
-    Wanted by whoever gives something back or pauses; several of them make one end."""
+    A caller that gives messages back or pauses asks for it; several callers cause one end."""
 
     def __init__(self) -> None:
         """Begin with none wanted."""

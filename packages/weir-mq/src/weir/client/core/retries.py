@@ -1,8 +1,8 @@
 """Durations as people write them ("5ms", "2s", "1h"), and how long to wait before trying again.
 
 A message that failed comes again after a while, or goes to the dead-letter topic. How often it was
-tried is replicated (its attempts, the grants it took), so it is the same whoever asks: a crashed
-handler, another process, a new leader.
+tried is replicated (its attempts, the grants it took), so every process gets the same number, also
+after a crash of a handler or under a new leader.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ H = TypeVar("H")
 
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0
-#: Where others can take over, who owes an answer is asked and given up sooner.
+#: If other nodes can take over, a node that owes an answer is pinged and given up sooner.
 PROMPT_PING_AFTER = 0.3
 PROMPT_DEAD_AFTER = 2.0
 #: A leader that owes an answer for so long may have been followed by another.
@@ -128,7 +128,7 @@ class Session(Generic[H]):
     def end(self) -> list[tuple[H, int]]:
         """Forget every request without an answer; return their handles and numbers, in order.
 
-        Each of them may or may not have happened: whoever asked decides whether to ask again.
+        Each of them may or may not have taken effect: the caller decides whether to retry.
         """
         lost = [(handle, correlation) for correlation, (_, handle, _) in self.pending.items()]
         self.pending.clear()

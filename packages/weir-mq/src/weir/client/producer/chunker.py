@@ -20,7 +20,7 @@ from weir.model.batch_builder import encode
 from weir.model.columns import References, chained, extend
 from weir.model.limits import VALUE_CHUNK_BYTES
 
-O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
+O = TypeVar("O")  # noqa: E741  # gets the outcome of the batch
 
 #: What a closing batch takes besides its columns and runs, roughly.
 _CLOSING_BYTES = 256

@@ -47,9 +47,9 @@ CLOCKS_DIFFER_MAX_MS = 5_000
 class Linger:
     """How long the batch that gathers waits for more messages: `seconds`, or with 0 a turn at most.
 
-    Who waits for each confirm before the next message has nothing else to send in a turn: waiting
-    for its end would make every message later. A caller that sends several in a turn is found out
-    by the first of them that comes behind one that was not kept back.
+    A caller that waits for each confirm before the next message sends only one message in a turn:
+    waiting for the turn's end would delay every message. A caller that sends several in a turn is
+    recognized by the first message that follows one which was not kept back.
     """
 
     __slots__ = ("_alone", "_loop", "_sent", "_timer", "is_over", "seconds")
@@ -183,7 +183,7 @@ class PartitionSender:
 
     @property
     def error(self) -> WeirError | None:
-        """What ended it, if something did."""
+        """The error that ended it, or None."""
         return self._sequencer.error
 
     @property

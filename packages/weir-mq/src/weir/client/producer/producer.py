@@ -168,7 +168,7 @@ class Producer:
 
     @property
     def error(self) -> WeirError | None:
-        """What ended one of its partitions for good; open another producer then."""
+        """The error that ended one of its partitions for good; then open another producer."""
         return self._sender.error
 
     async def flush(self) -> None:
@@ -306,8 +306,8 @@ class Producer:
         if whole is None:
             if self._sender.checker is not None:
                 raise BadRequest(
-                    "a value that comes in pieces cannot be checked by its schema: give it whole "
-                    "to `publish`, or take a producer with check=False"
+                    "a value in pieces cannot be checked by its schema: give the whole value to "
+                    "`publish`, or use a producer with check=False"
                 )
             moments = _moments(when, await self._clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)

@@ -48,8 +48,8 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 class PendingBatch:
     """A batch that is gathered or sent: await it for its `BatchReceipt`, or its error.
 
-    A future exists only if somebody waits: one for each who does, so that one who gives up takes
-    it from nobody else. `Unconfirmed.begin` makes them.
+    A future exists only while a task waits: each waiting task has its own, so that a cancelled one
+    does not cancel the others. `Unconfirmed.begin` makes them.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class PendingBatch:
     def _tell(self, result: BatchReceipt | Exception) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if waiter.done():  # whoever waited gave up
+            if waiter.done():  # its task was cancelled
                 continue
             if isinstance(result, Exception):
                 waiter.set_exception(result)
@@ -102,7 +102,7 @@ class PendingBatch:
                 waiter.set_result(result)
 
     def result_of_parts(self) -> BatchReceipt | Exception | None:
-        """What became of the batches that its messages went to; None while that is not known."""
+        """The outcomes of the batches that its messages went to; None while they are not known."""
         assert self.moved is not None  # it is asked of no other
         found = [part.result for part in dict.fromkeys(part for part, _ in self.moved)]
         if None in found:
@@ -296,7 +296,7 @@ class Unconfirmed:
             self._error = None
 
     def wake(self) -> None:
-        """Something moved: all who wait for a condition look again."""
+        """Wake all tasks that wait for a condition, to check it again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -326,8 +326,8 @@ class Unconfirmed:
 
 
 class SharedTimeout:
-    """Futures that wait for at most so long, all as long: one timer does for all of them, since
-    whoever began first is due first.
+    """Futures that wait for at most so long, all as long: one timer serves all of them, since the
+    oldest is due first.
     """
 
     __slots__ = ("_complaint", "_line", "_most", "_seconds", "_timer")

@@ -374,13 +374,13 @@ class TopicSender:
             if task is not None:
                 task.cancel()
         self._known = None
-        closed = Disconnected("the producer is closed; what was under way may have happened")
+        closed = Disconnected("the producer is closed; messages under way may have been stored")
         self.end(closed)
         self._unconfirmed.close(closed)
 
     @property
     def error(self) -> WeirError | None:
-        """What ended one of its partitions for good; open another producer then."""
+        """The error that ended one of its partitions for good; then open another producer."""
         errors = (sender.error for sender in self.senders)
         return next((e for e in errors if e and not isinstance(e, PartitionEnded)), None)
 
@@ -484,8 +484,8 @@ class TopicSender:
             return
         self._unconfirmed.found(None)
         if any(topic_of(sender.address.group) != info.id for sender in self.senders):
-            # Another topic has the name by now, and what is held is sealed for the one before:
-            # whoever served that says that it is gone.
+            # Another topic has the name by now, and the pending batches are sealed for the one
+            # before: its broker answers that it is gone.
             return
         self.partitioner.close_idle(info.closed)
         for sender, address in zip(self.senders, info.addresses, strict=False):

@@ -105,7 +105,7 @@ class Replicas:
                 self._nodes[partition] = nodes[at:] + nodes[:at]
 
     def expect(self, partition: int, offset: int) -> None:
-        """All below `offset` is committed: whoever is asked has a moment to give it."""
+        """All messages below `offset` are committed: a fetch waits a moment for them."""
         self._expected[partition] = max(offset, self._expected.get(partition, 0))
         if (asked := self._asked.get(partition)) is not None and asked[0] < offset:
             self._shorten(asked[1])
@@ -380,7 +380,8 @@ class _Over(msgspec.Struct, frozen=True):
 
 
 class FetchBuffer(Generic[T]):
-    """What pullers put, in order of arrival. A puller bounds by itself how much it puts ahead."""
+    """Batches that pullers fetched, in order of arrival. Each puller limits how much it fetches
+    ahead."""
 
     def __init__(
         self, pullers: Iterable[Callable[[FetchBuffer[T]], Coroutine[None, None, None]]]
@@ -407,7 +408,7 @@ class FetchBuffer(Generic[T]):
         self._queue.put_nowait(item)
 
     def fail(self, error: Exception) -> None:
-        """Let whoever takes next get an error, behind what is queued."""
+        """Queue an error: the reader gets it after the batches that are queued."""
         self._queue.put_nowait(_Over(error))
 
     async def take(self) -> T | None:

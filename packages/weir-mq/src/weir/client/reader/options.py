@@ -169,9 +169,9 @@ class End(msgspec.Struct, frozen=True):
             return replace(self, stamp=_stamp_of(self.ago, now_ms), ago=None)
         if self.stamp < STAMP_MAX and milliseconds_of(self.stamp) > now_ms + MAX_AHEAD_MS:
             raise BadRequest(
-                "until= is a time ahead of the broker's clock: nobody can say yet what will be "
-                "stamped before it. Give a time that has passed, or offsets, or follow and stop "
-                "by yourself"
+                "until= is a time ahead of the broker's clock: no broker knows yet which messages "
+                "will be stamped before it. Give a time that has passed, or offsets, or follow and "
+                "stop by yourself"
             )
         return self
 

@@ -213,7 +213,8 @@ class Span:
             if self._begin.word == "last":
                 begins = await self._last(places, new)
             elif stamp:
-                # Offsets say nothing of times: whoever goes on at them must get nothing older.
+                # Offsets say nothing about times: a reader that continues there must get nothing
+                # older.
                 begins = await exact(places, stamp, new)
             else:
                 begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
@@ -273,7 +274,7 @@ async def _first_from(places: Places, partition: int, reply: m.PositionsReply, s
         try:
             fetched = await places.ask(partition, request, m.Fetched, wait=0.0, check=check)
         except OffsetOutOfRange:
-            return at  # past retention since: whoever reads on is told where it begins now
+            return at  # deleted by retention since: the next fetch says where the partition begins
         for part in delivered:
             if part.batch.header.stamp >= stamp:
                 return part.offset

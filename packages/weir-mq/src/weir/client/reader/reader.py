@@ -69,7 +69,7 @@ ASK_EVERY = 0.005
 STANDING_MAX = 16
 #: After so many seconds a shard is asked again that could not be reached.
 _REST = 0.5
-#: How often, and after how many seconds, it is asked again who joined.
+#: How often, and after how many seconds, the reader asks again which partitions joined.
 _TRIES = 200
 _AGAIN_AFTER = 0.05
 #: Answers of one partition that are with the user or ahead of him.
@@ -234,7 +234,7 @@ class TotalOrder:
                 room.clear()
                 await room.wait()
             if self._has_ended(partition, position):
-                return  # whoever follows a topic waits on for its other partitions
+                return  # a reader that follows still waits for the other partitions
             try:
                 portion = await self._fetcher.fetch(partition, position, end)
             except WeirError as error:
@@ -381,7 +381,7 @@ class TotalOrder:
         self._subscription.places.pop(place, None)
 
     def _mark_is_due(self) -> bool:
-        """Return whether who sent the news is asked for the next mark already."""
+        """Return whether the sender of the news has been asked for the next mark already."""
         latest = self._subscription.latest
         return latest is not None and self._barriers.place(latest) in self._subscription.awaited
 
@@ -441,7 +441,7 @@ class TotalOrder:
         self._news.set()
 
     async def _join(self, told: m.Barriers) -> None:
-        """Read who joined the order, before anything is used that was said of it since."""
+        """Read which partitions joined the order, before using later news of it."""
         if not self._grows or all(p in self._merge for p, _ in told.roster):
             return
         await self._barriers.known(told)
@@ -676,7 +676,7 @@ class Reader:
             if portion.over:
                 return
             if is_small:
-                await asyncio.sleep(0)  # whoever waits for it goes on before more is asked for
+                await asyncio.sleep(0)  # the waiting reader continues before the next fetch
 
 
 def _is_small(delivered: list[Delivered]) -> bool:

@@ -187,7 +187,7 @@ class Producer(Twin[producers.Producer]):
 
     @property
     def error(self) -> WeirError | None:
-        """What ended one of its partitions for good; open another producer then."""
+        """The error that ended one of its partitions for good; then open another producer."""
         return self._of.error
 
     def open(self) -> Producer:
@@ -227,7 +227,7 @@ class Reader(Twin[readers.Reader]):
 
     @property
     def order(self) -> str:
-        """What has one order: each "partition", or all together ("total"); "" until it is open."""
+        """The order: of each "partition", or "total" of all together; "" until it is open."""
         return self._of.order
 
     @property
@@ -298,7 +298,7 @@ class Schemas(Twin[schemas.Schemas]):
 
 
 class Access(Twin[accesses.Access]):
-    """Who may do what in a system."""
+    """Administers users, roles and rights of a system."""
 
     describe = waits(accesses.Access.describe)
     create_user = waits(accesses.Access.create_user)
@@ -389,12 +389,12 @@ class Client(Twin[asynchronous.Client]):
 
     @property
     def welcome(self) -> m.Welcome:
-        """Who answered last, and its limits."""
+        """The node that answered last, and its limits."""
         return self._of.welcome
 
     @property
     def access(self) -> Access:
-        """Who may do what: users, roles and the mode of the set, for administrators."""
+        """Access control: users, roles and the mode of the set, for administrators."""
         return Access(self._of.access, self._background)
 
     @property
@@ -414,7 +414,8 @@ class Client(Twin[asynchronous.Client]):
 
     @property
     def fleets(self) -> Fleets:
-        """The fleets of devices: which hubs must prove who they are, and which may log in."""
+        """The fleets of devices: hubs that must prove their identity, and those that may
+        connect."""
         return Fleets(self._of.fleets, self._background)
 
     def close(self) -> None:

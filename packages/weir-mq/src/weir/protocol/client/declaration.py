@@ -38,23 +38,23 @@ Kind = Literal["cluster", "namespace", "set", "system", "topic"]
 
 
 class Asker(Enum):
-    """Who may ask at all."""
+    """Which peers may send a request at all."""
 
     STRANGER = "anybody, before hello"
-    CLIENT = "anybody who said hello"
+    CLIENT = "any peer that said hello"
     SHARD = "another shard of the BrokerSet"
 
 
 class Scope(Enum):
     """Which shard decides. The shard that a frame comes to passes it on there."""
 
-    HERE = "the shard that it comes to"
-    COPY = "the shard that it comes to, once its copy of the registry is up to date"
+    HERE = "the shard that receives it"
+    COPY = "the shard that receives it, once its copy of the registry is up to date"
     REGISTRY = "the leader of the registry"
     PARTITION = "the leader of the partition in `address`"
     FIRST_PARTITION = "the leader of partition 0 of the topic; `address` is that partition's"
     REPLICA = "the leader of the partition in `address`; with `replica`, any node that holds it"
-    HOLDER = "the shard, of the node that it comes to, that holds or would hold the partition"
+    HOLDER = "the shard that holds or would hold the partition, of the node that receives it"
     SHARD = "the shard in `place`"
 
 
@@ -97,7 +97,10 @@ class Retry(Enum):
         "Ask again with the same bytes: it is recognized by its number, and done once. The answer "
         "says that it is a `duplicate`."
     )
-    ANEW = "Each is another one. What a lost answer gave is taken back in time, or costs a number."
+    ANEW = (
+        "Each request gets another one. What a lost answer granted expires, or only a number is "
+        "lost."
+    )
 
 
 #: How a body is packed that is no MessagePack array, by name and type; numbers are little-endian.

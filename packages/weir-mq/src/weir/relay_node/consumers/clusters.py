@@ -288,12 +288,12 @@ class ClusterRequests:
                     found.at = max(found.at, runs[bisect_right(ends, found.at)][0])
                     await self._read_on(asked, granted, found, session, batches)
         except TimeoutError:
-            found.failure = Unavailable("what was granted is not read within half of its lease")
+            found.failure = Unavailable("granted messages were not read within half of the lease")
         except WeirError as error:
             found.failure = error
         here = _common(runs, found.here)
         if not await self._give_back(asked, granted, found, session):
-            raise found.failure or Unavailable("what was granted cannot be read: pull again")
+            raise found.failure or Unavailable("the granted messages cannot be read: pull again")
         if not here:
             if found.failure is None:
                 return m.Granted(asked.address, 0, 0, 0, 0)
@@ -393,7 +393,7 @@ class ClusterRequests:
             fetched = await _ask(session, fetch, 0)
             assert isinstance(fetched, m.Fetched)
             if fetched.next_offset <= at:
-                raise Unavailable("what was granted is not read from the core: pull again shortly")
+                raise Unavailable("the core did not send the granted messages: pull again")
         except WeirError as error:
             found.core_failed(error)
             raise

@@ -137,8 +137,8 @@ def _check_part(part: Part) -> None:
         raise BadFolder("two nodes of the set have the same address: give each its own")
     if part.node not in ids and (part.members or part.node > 1) and not part.system:
         raise BadFolder(
-            f"node {part.node} is none of those that the set is founded with: to join one that is "
-            "there, say which by --system and --set (`weir node add` tells both)"
+            f"node {part.node} is not among the founding nodes of --set: to join an existing set, "
+            "name it by --system and --set (`weir node add` prints both)"
         )
 
 
@@ -362,8 +362,8 @@ def begin_log(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk)
         _begin_anew(folder, founded, number, disk)
     elif last and here != last:
         raise BadFolder(
-            f"the folder of log {number} does not hold the log that this node wrote last: that has "
-            "begun anew since, or is of another node. Mount the right disk; if this one is to be "
+            f"the folder of log {number} does not hold the log that this node wrote last: it is an "
+            "older one, or another node's. Mount the right disk; if this one is to be "
             "used, move away all that lies in it"
         )
     elif not last:

@@ -128,7 +128,7 @@ class CertificateFiles:
             await self.read()
         except (BadCertificate, OSError) as error:
             self._acceptor.problem = str(error)
-            log.warning("goes on with the certificate that it has: %s", error)
+            log.warning("the node keeps its present certificate: %s", error)
             self._tell(before, asked, str(error))
             return
         serving = self._acceptor.serving
@@ -172,7 +172,7 @@ class CertificateFiles:
             self._warned_at = now
             log.warning(
                 "the certificate of this node %s: renew it by `weir cert renew`, and copy it here",
-                f"ends in {left / 86_400:.1f} days" if left > 0 else "has expired: nobody connects",
+                f"ends in {left / 86_400:.1f} days" if left > 0 else "expired: no client connects",
                 extra={"fields": {"ends": serving.own.ends}},
             )
 

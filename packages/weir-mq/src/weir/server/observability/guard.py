@@ -58,7 +58,7 @@ class NodeGuard:
             return 429, PLAIN, "too many requests from this address failed: wait a minute\n"
         await asyncio.sleep(seconds)
         if visitor.token and not (visitor.is_private or is_loopback(visitor.address)):
-            return 403, PLAIN, "a token is taken by https only: whoever reads along could use it\n"
+            return 403, PLAIN, "send tokens by https only: others on the network could read them\n"
         try:
             if self._is_allowed(visitor):
                 return None

@@ -31,7 +31,7 @@ _ERROR = re.compile(r"(\w+\.)*\w+(Error|Exception): ")
 
 #: Told the number of messages that a run has read so far.
 Progress = Callable[[int], None]
-#: Whether whoever runs a job wants it to end.
+#: Whether the job was asked to end.
 Asked = Callable[[], bool]
 #: What is done with a micro-batch: its messages, its query's id, its number.
 Work = Callable[[DataFrame, str, int], None]
@@ -102,7 +102,7 @@ def run(
     try:
         wait(query, progress, is_stopped)
     except KeyboardInterrupt:
-        # Whoever is asked would have said so, had this been how to end it.
+        # Ctrl-C is an end only for a query that follows and has no `is_stopped`.
         if available_now or is_stopped is not None:
             raise
     except PySparkException as error:

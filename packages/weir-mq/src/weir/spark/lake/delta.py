@@ -80,7 +80,7 @@ class DeltaLake:
     def compact(self, spark: SparkSession, least: int) -> int:
         """Rewrite the small files of days that have `least` or more; return how many there were.
 
-        Executors do it, a task a day; rows stay the same, and so do files for who reads them now.
+        Executors do it, a task a day; rows stay the same, and present readers keep their files.
         """
         return delta_log.compact(spark, self.folder, least)
 

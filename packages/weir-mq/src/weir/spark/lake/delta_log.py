@@ -121,7 +121,7 @@ def commit(
 def compact(spark: SparkSession, folder: Path, least: int) -> int:
     """Rewrite the small files of days that have `least` or more; return how many there were.
 
-    Executors do it, a task a day; rows stay the same, and so do files for who reads them now.
+    Executors do it, a task a day; rows stay the same, and present readers keep their files.
     """
     before = kept_files(read(folder))
     days = crowded(before, least)

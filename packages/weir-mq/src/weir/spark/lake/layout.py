@@ -1,4 +1,4 @@
-"""What the lakes of both formats have in common: which topic, its files, and who reads them.
+"""The common part of lakes of both formats: the topic, its files, and their readers.
 
 <folder>/day=2026-01-31/*.parquet   messages by the day of their stamps, in UTC
 <folder>/_delta_log or _manifest    which files belong to the table, and what was added
@@ -217,7 +217,7 @@ def read_cut(folder: Path) -> Cut | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise LakeMismatch(
-            f"{path} is not what a pipeline wrote there: delete it, and run the bronze step"
+            f"{path} was not written by a pipeline: delete it, and run the bronze step"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""A lake as plain Parquet files and a manifest, which readers obey: for who needs no Delta Lake.
+"""A lake as plain Parquet files and a manifest, which readers obey: for users without Delta Lake.
 
 Each version of the manifest is one file, `_manifest/<version>.json`, with the whole table: what is
 not in it is no part of the table, though it may lie in its folders. A version is created by linking
@@ -129,7 +129,7 @@ class ParquetLake:
     def compact(self, spark: SparkSession, least: int) -> int:
         """Merge the small files of days that have `least` or more; return how many there were.
 
-        Executors do it, a task for each new file; who reads now goes on with the old files.
+        Executors do it, a task for each new file; present readers continue with the old files.
         """
         groups = [group for files in self._crowded(least) for group in _groups(files)]
         if not groups:
@@ -139,8 +139,8 @@ class ParquetLake:
         if sum(old.values()) != sum(file.rows for file in merged):
             raise LakeMismatch(
                 f"{self.folder}: {sum(old.values()):,} rows were to be merged, and "
-                f"{sum(file.rows for file in merged):,} came: nothing was replaced; look at the "
-                "disk, and at who else deletes files there"
+                f"{sum(file.rows for file in merged):,} came: nothing was replaced; check the "
+                "disk, and whether others delete files there"
             )
 
         def change(now: Manifest) -> Manifest | None:

@@ -17,7 +17,7 @@ Told = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A run: its session, its pipeline, whether it is to end, and who is told how far it is."""
+    """A run: its session, its pipeline, whether it must end, and the receiver of its progress."""
 
     spark: SparkSession
     plan: Plan

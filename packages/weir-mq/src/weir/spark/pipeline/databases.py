@@ -67,8 +67,8 @@ class Database(Protocol):
         """Return the names and types of a table's columns; none if it is not there."""
 
     def last(self, cursor: Any, step: str, query: str) -> int | None:
-        """Return the last micro-batch of a step's query, None before the first. Whoever else asks
-        for it waits for the end of the transaction.
+        """Return the last micro-batch of a step's query, None before the first. Another run that
+        asks for it waits for the end of the transaction.
         """
 
     def insert(self, cursor: Any, table: str, columns: int, rows: Iterator[Sequence[Any]]) -> None:

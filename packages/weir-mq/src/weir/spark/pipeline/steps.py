@@ -168,7 +168,7 @@ class TableStep(ABC):
         again = f"delete {self.table.folder} and the checkpoint, and the step is made again"
         if logged < 0:
             if account.batch >= 0 and self.has_state:
-                raise BadPipeline(f"{where} is gone, and what the step remembered with it: {again}")
+                raise BadPipeline(f"{where} is gone, and with it the state of the step: {again}")
             if account.batch >= 0:
                 self._after = json.dumps({"n": account.messages, "s": account.stamp})
         elif committed >= 0 and self.end(committed).stamp > account.stamp:
@@ -198,8 +198,8 @@ class GoldStep(TableStep):
         plain = self._functions.call(self._step.function or self.name, self.streams(0))
         if _WATERMARK in plain._jdf.queryExecution().analyzed().toString():
             raise BadPipeline(
-                f"{FILE}: gold.{self.name}: the function calls withWatermark, and what Spark drops "
-                f"is counted by nobody: take the call out, and write `time` and `watermark` there"
+                f"{FILE}: gold.{self.name}: the function calls withWatermark, and nothing counts "
+                "the rows that Spark drops: remove the call, and set `time` and `watermark` there"
             )
         super().prepare()
 

@@ -2,7 +2,7 @@
 
 topic        where to write, unless a column `topic` says it
 url          weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port
-user         who logs in, unless the url says it; the password as for queries that read
+user         the user, unless the url names it; the password as for queries that read
 passwordFile a file of mode 0600 with the password, on each machine that runs tasks
 ca           a file with the CAs of brokers, on each machine, unless the url names it
 certificate  a file with the user's certificate, on each machine

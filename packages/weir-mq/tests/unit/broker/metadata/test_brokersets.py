@@ -487,5 +487,5 @@ def test_what_cannot_be_promoted() -> None:
     assert "node 9 is not of BrokerSet 2" in refused(leader, 2, 1, 9)
     promoted(leader)
     assert "lineage 1 has begun already" in refused(leader, 2, 1, 4)
-    assert "two core sets, and no more" in refused(leader, 2, 2, 4)
-    assert "two core sets, and no more" in refused(Leader(3), 0, 1, 1)
+    assert "exactly two core sets" in refused(leader, 2, 2, 4)
+    assert "exactly two core sets" in refused(Leader(3), 0, 1, 1)

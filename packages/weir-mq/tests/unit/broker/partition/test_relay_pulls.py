@@ -298,7 +298,7 @@ def test_bytes_that_are_no_message_are_refused(rig: Any, info: Any, data: bytes)
 
 def test_messages_that_are_told_and_those_of_other_groups_are_refused(rig: Any, info: Any) -> None:
     refused = rig.answer(1, request(info, Overloaded(info.addresses[0].group, 1, 5)))
-    assert (refused.code, "it is what relays are told" in refused.message) == (
+    assert (refused.code, "upper nodes send it to relays" in refused.message) == (
         BadRequest.code, True,
     )  # fmt: skip
     refused = rig.answer(1, request(info, pull(info, partition=3)))

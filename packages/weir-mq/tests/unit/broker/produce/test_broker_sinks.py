@@ -187,8 +187,8 @@ def test_other_attempts_of_a_published_batch_go_and_later_ones_stay(sink: Sink) 
     assert (stats.start, stats.end) == (0, 2)
     assert sink.rig.answer(1, sink.request(0, 1, 1, 1, B)) == m.Refusal(
         SequenceGap.code,
-        "batch 1 of run 1 came, 0 is missing: stage that first; if it was there, it expired, and "
-        "the run is to be staged anew",
+        "batch 1 of run 1 came, 0 is missing: stage that first; if you had staged it, it has "
+        "expired: stage the whole run anew",
         0,
     )
     assert isinstance(sink.publish(2, {0: [later]}), m.ScatterConfirm)

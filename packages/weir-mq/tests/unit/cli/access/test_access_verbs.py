@@ -102,8 +102,8 @@ def test_a_set_is_closed_step_by_step(say: Say, monkeypatch: pytest.MonkeyPatch)
     revoked = rows(say("user", "revoke", "ann", "--json", **root)[1])
     assert (revoked["schema"], revoked["unreached"]) == ("weir.access-change/1", [])
     assert "no user ann" in say("user", "revoke", "ann", **root)[2]
-    assert "by this user and password" in say("pub", "orders", "c", **ann)[2]
-    assert "nobody could open it again" in say("user", "revoke", "root", **root)[2]
+    assert "check the user and the password" in say("pub", "orders", "c", **ann)[2]
+    assert "no user could open it again" in say("user", "revoke", "root", **root)[2]
     assert say("access", "status", **root)[1].endswith(
         "1 user and 1 role; role admin: default/root\n"
     )
@@ -299,5 +299,5 @@ def test_a_password_is_no_word_of_a_command(
     assert (code, "WEIR_NEW_PASSWORD" in err) == (2, True)
     monkeypatch.setenv("WEIR_NEW_PASSWORD", "two")
     assert say("user", "password", "ann")[0] == 0
-    assert "by this user" in say("topic", "list", user="ann", password="one more")[2]
+    assert "check the user" in say("topic", "list", user="ann", password="one more")[2]
     assert say("topic", "list", user="ann", password="two")[0] == 0

@@ -114,7 +114,7 @@ def test_tokens_of_another_issuer_are_taken(say: Say, tmp_path: Path) -> None:
     assert say("token", "key", "remove", "--issuer", f"{IDP}/", "--all")[0] == 1
     assert say("pub", "orders", "a", token=token)[0] == 0
     assert say("token", "key", "remove", "--issuer", IDP, "--all")[0] == 0
-    assert "nobody is let in by this token" in say("pub", "orders", "a", token=token)[2]
+    assert "this token is not accepted" in say("pub", "orders", "a", token=token)[2]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_wrong_names_are_told(run: Callable[..., Any]) -> None:
     assert "no identity of a node" in run("issue", "node", "x", "--host", "a")[2]
     assert "no hub" in run("issue", "device", "x")[2]
     assert "no identity of a user" in run("issue", "user", "a/b/c")[2]
-    assert "nothing is issued as 'node-1'" in run("renew", "node-1")[2]
+    assert "no certificate has the name 'node-1'" in run("renew", "node-1")[2]
 
 
 class Serving:

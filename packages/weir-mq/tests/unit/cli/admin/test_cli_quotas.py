@@ -49,7 +49,7 @@ def test_quotas_are_set_shown_and_removed(node: Node, capsys: pytest.CaptureFixt
     _, out = said(capsys, node, "show", SHOP)
     assert out == f"{SHOP} has no quotas\n"
     _, out = said(capsys, node, "list")
-    assert out == "there are no quotas: everybody may use what there is\n"
+    assert out == "there are no quotas: usage is not limited\n"
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
         (["cluster", "seek", "t", "c", "--to", "5"], 2, "an offset needs --partition"),
         (["cluster", "seek", "t", "c", "--to", "yesterday"], 1, "is no time"),
         (["cluster", "delete", "t", "absent", "--yes"], 1, "no cluster 'absent' reads t"),
-        (["node", "add", "far:6800"], 1, "say so first by `weir node add HOST:PORT --node 1`"),
+        (["node", "add", "far:6800"], 1, "set it first by `weir node add HOST:PORT --node 1`"),
         (["node", "add", "far:6800", "--brokerset", "70000"], 2, "ids of sets end at 65,535"),
     ],
 )

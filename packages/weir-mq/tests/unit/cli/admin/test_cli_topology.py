@@ -265,10 +265,10 @@ def test_what_a_promotion_may_lose_is_printed_first(
         "set south would go on alone with nodes 4, 5",
         "  registry: topics, users and settings that were changed last, home was last heard of "
         "0.9 s ago",
-        "  shop/orders/0: what lies at offset 81 or above, which was published after "
+        "  shop/orders/0: messages at offset 81 or above, published after "
         "2023-11-14 22:13:20.500+00:00, 3 entries of it are known to be lost, home was last heard "
         "of 41.2 s ago",
-        "  shop/orders/1: what lies at offset 7 or above, when home was last heard of is not known",
+        "  shop/orders/1: messages at offset 7 or above, when home was last heard of is not known",
         "  shop/orders/2: nothing, a node of the set leads it",
         "  node 5 was started since: its copies of topics are not known yet",
         "  shop/prices/1: all of it, for no node of the set has a copy",
@@ -370,7 +370,7 @@ def test_who_cannot_log_in_without_home_is_told_how(
 def test_a_lone_set_is_not_promoted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = said(capsys, "promote", "0", "--yes", "--url", node.url)
     assert code == 1
-    assert "a set is promoted where there are two core sets, and no more" in err
+    assert "a set can be promoted only if there are exactly two core sets" in err
     code, _, err = said(capsys, "promote", "south", "--yes", "--url", node.url)
     assert code == 1
     assert "node 1 is of set 0, not south" in err

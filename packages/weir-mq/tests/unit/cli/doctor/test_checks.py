@@ -243,7 +243,7 @@ def test_nodes_that_have_not_come_are_named(
         assert main(["node", "add", f"{host}:{port}", "--node", "1", "--url", node.url]) == 0
         assert main(["node", "add", "127.0.0.1:1", "--url", node.url]) == 0
         found = checks.nodes(patient(tmp_path))
-        sick(found, "warn", "have not come yet: 2 (127.0.0.1:1)", "weir node remove NODE")
+        sick(found, "warn", "have not connected yet: 2 (127.0.0.1:1)", "weir node remove NODE")
         assert main(["node", "remove", "2", "--url", node.url]) == 0
         sick(checks.nodes(patient(tmp_path)), "ok", "all 1 nodes have come", "")
 
@@ -312,7 +312,7 @@ def test_a_closed_node_says_who_can_read_along_and_who_cannot_come(tmp_path: Pat
     sick(found(replace(tls, plaintext="refuse")), "fail", "mode open", "weir access mode closed")
     NodeFolder(data).note_access_mode("closed")
     sick(found(TlsConfig()), "warn", "without TLS: users log in on this machine", "tls.certificate")
-    sick(found(tls), "warn", "devices may come without TLS", 'tls.plaintext = "loopback"')
+    sick(found(tls), "warn", "devices may connect without TLS", 'tls.plaintext = "loopback"')
     for plaintext in ("loopback", "refuse"):
         assert found(replace(tls, plaintext=plaintext)).state == "ok"
     assert found(TlsConfig(), replace(node, host="127.0.0.1")).state == "ok"

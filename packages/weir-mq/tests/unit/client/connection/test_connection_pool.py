@@ -113,7 +113,7 @@ def refusing(kind: type[m.Request]) -> Callable[[m.Request], m.Refusal | None]:
     """Refuse one kind of request, as a node does that has lost the others."""
 
     def script(request: m.Request) -> m.Refusal | None:
-        gone = m.Refusal(Unavailable.code, "the registry's leader is not reached")
+        gone = m.Refusal(Unavailable.code, "cannot reach the registry's leader")
         return gone if isinstance(request, kind) else None
 
     return script

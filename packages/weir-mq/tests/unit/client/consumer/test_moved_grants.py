@@ -154,7 +154,7 @@ class Moving:
             if self.is_behind_report:
                 await self.begun.wait()
             if self.begun.is_set() and not self.ends.is_set():
-                raise StaleGrant("the reported messages are nobody's any more: pull again")
+                raise StaleGrant("no grant has the reported messages any more: pull again")
             await honest(pulling, partition, runs)
 
         monkeypatch.setattr(KeptGrants, "_ask", ask)

@@ -268,7 +268,7 @@ def test_what_the_log_does_not_give_is_read_from_the_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def entries(*_: object) -> object:
-        raise Unavailable("the disk of this relay does not give what is asked for")
+        raise Unavailable("the disk of this relay cannot read these messages")
 
     monkeypatch.setattr(RelayRequests, "entries", entries)
 
@@ -533,7 +533,7 @@ def test_what_is_not_read_within_half_of_its_lease_is_given_back(
             return await super().ask_core(request, *more)
 
     core = Slow(m.Granted(AT, 7, 9, 0, 4), m.Nacked(0))
-    with pytest.raises(Unavailable, match="half of its lease"):
+    with pytest.raises(Unavailable, match="half of the lease"):
         asyncio.run(core.ask(m.Pull(AT, "crew", 4, 1, 1, lease_ms=20)))
     (nack,) = [one for one in core.asked if isinstance(one, m.Nack)]
     assert (nack.fence, nack.ranges, nack.untried) == (7, [(0, 4)], True)
@@ -620,7 +620,7 @@ def test_the_core_is_asked_past_few_damaged_messages() -> None:
 def test_why_a_topic_is_barred_is_told_to_those_whom_the_core_tells_of_it(hidden: bool) -> None:
     class Barred(ScriptedCore):
         def partition(self, _: Address) -> tuple[object, object]:
-            raise Unauthorized("the core lets nobody read this topic here: it says why")
+            raise Unauthorized("the core does not allow reading this topic here: it says why")
 
         async def check(self, topic: int) -> None:
             if hidden:

@@ -265,7 +265,7 @@ def test_a_device_of_a_fleet_comes_by_its_own_certificate(place: Place) -> None:
             for nobody in (anna, node, None):
                 with pytest.raises(ProofNeeded):
                     await asyncio.to_thread(come, port, nobody)
-            with pytest.raises(BadRequest, match="one of both"):
+            with pytest.raises(BadRequest, match="one of them"):
                 await asyncio.to_thread(come, port, own, secret)
             # The same message, now by a proof and signed frames inside of TLS: it is known.
             assert await asyncio.to_thread(come, port, None, secret) == 0

@@ -81,7 +81,7 @@ _NO_RULES = RoleRules()
 #: promote the set of the node where no administrator can log in.
 _OF_RESCUER = RoleRules([Rule(("administer", "promote"), "system", "", False)])
 _NOT_LAST = (
-    "this set is closed, and nobody could open it again: give the role admin to another user first"
+    "this set is closed, and no user could open it again: give the role admin to another user first"
 )
 
 
@@ -456,7 +456,7 @@ def bearer_of(access: Access, token: bytes, now: float) -> Bearer:
     try:
         claims = verify_token(token, access.issuers.verifying(), now)
     except MissingLibrary as error:
-        raise Unavailable(f"nobody can log in by a token here: {error}") from None
+        raise Unavailable(f"this node accepts no logins by token: {error}") from None
     except NotAuthenticated:
         raise NotAuthenticated(NOBODY) from None
     issuer, limits = access.issuers.find(claims.issuer), claims.limits

@@ -27,8 +27,8 @@ from weir.model.limits import (
 )
 from weir.model.topic import check_name, split_name
 
-#: What is said of all tokens that let nobody in.
-NOBODY = "nobody is let in by this token: get a new one"
+#: The answer to every token that is not accepted, whatever is wrong with it.
+NOBODY = "this token is not accepted: get a new one"
 
 
 class TokenKey(NamedTuple):

@@ -62,7 +62,7 @@ class TokenKeyVault:
             except (MissingLibrary, BadRequest) as error:
                 raise Unavailable(str(error)) from None
             if found.public(id) != key.public:
-                raise Unavailable(f"the {purpose} does not fit what verifies: remove it")
+                raise Unavailable(f"the {purpose} does not match its public key: remove it")
             self._opened = {key.wrapped: found}  # another one signs, or another key wraps it
         return found
 
@@ -167,7 +167,7 @@ class TokenKeyRequests:
         if user is None or session.passed or session.token is not None:
             raise BadRequest(
                 "a user that logged in by a password or a certificate gets a token of its own; "
-                "who came by a token asks the one that issued it for the next"
+                "a session that logged in by a token gets none: ask the issuer for the next one"
             )
         self._issue(caller, user, request)
 

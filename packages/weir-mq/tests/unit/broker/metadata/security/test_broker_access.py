@@ -126,7 +126,7 @@ def test_rules_with_the_same_resource_are_one() -> None:
 def test_a_closed_set_can_always_be_opened_again() -> None:
     access = Access()
     give(access, "default/ann", PUBLISH)
-    with pytest.raises(BadRequest, match="nobody could open it again"):
+    with pytest.raises(BadRequest, match="no user could open it again"):
         access.apply(AccessModeSet("closed"))
     assert access.mode == "open"
     give(access, "default/root", rule("administer", "system", ""))
@@ -138,7 +138,7 @@ def test_a_closed_set_can_always_be_opened_again() -> None:
         UserRolesChanged("default/root", (), ("default.root",)),
     ):
         state = access.encode()
-        with pytest.raises(BadRequest, match="nobody could open it again"):
+        with pytest.raises(BadRequest, match="no user could open it again"):
             access.apply(record)
         assert access.encode() == state, "it changes nothing, not in part either"
     access.apply(UserRolesChanged("default/ann", ("admin",), ()))
