@@ -1,5 +1,5 @@
-"""This shard's part in its BrokerSet: whom it keeps links to, what it tells of itself, and how the
-groups that it leads get to where they are wanted, or away when it stops.
+"""This shard's part in its BrokerSet: the nodes that it links to, the state that it reports, and
+how the groups that it leads move to where they are wanted, or away when it stops.
 """
 
 from __future__ import annotations
@@ -255,8 +255,8 @@ class BrokerSet:
         self._links.handle(event)
 
     def outlived(self, lineage: int) -> None:
-        """Take part in no group any more: they go on elsewhere in this lineage. What is here stays
-        for whoever looks for what is not there.
+        """Leave all groups: they continue elsewhere in this lineage. The data stays here, for
+        operators who look for lost messages.
         """
         for group in self._groups():
             if group.node.lineages.current < lineage:
@@ -372,7 +372,7 @@ class BrokerSet:
             return
         if self._refill.is_hopeful(registry.id):
             return
-        for place in self._links.up:  # nobody knows here who leads it: only that one listens
+        for place in self._links.up:  # the leader is not known here: it alone answers
             if place_shard(place) == self._layout.registry_shard:
                 with suppress(Refused):
                     report = ReportLost(registry.id, registry.voter)

@@ -271,8 +271,8 @@ class Groups:
         writer.restored.groups[id] = replace(found, damage=None, unreadable=max(left, 0), rotten=())
 
     def run(self, group: Group, machine: Machine, preferred: bool) -> None:
-        """Let a group take part. Whoever is to lead a new one, or is alone in it, need not wait for
-        silence before it seeks to.
+        """Let a group take part. The preferred leader of a new group, or its only member, campaigns
+        without waiting for silence.
         """
         node = group.node
         if group.has_others:
@@ -368,7 +368,7 @@ class Groups:
             self.ending.append(partition)
 
     def close_topic(self, topic: Topic) -> None:
-        """Refuse whoever waits; each group goes when what is under way in it is done."""
+        """Refuse waiting callers; each group ends when its entries under way are done."""
         for partition in self._topics.take(topic):
             partition.end(UnknownTopic(f"topic {topic.full_name} was deleted", topic.id))
             self.ending.append(partition)

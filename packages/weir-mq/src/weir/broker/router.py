@@ -1,7 +1,8 @@
-"""Requests of peers, each to where it belongs, and the sessions that they come by.
+"""Routes requests of peers to their handlers, and keeps the sessions of these peers.
 
-A request's class declares who may ask, and where it is decided (`weir.protocol.client`). Here is
-what answers it: a partition, as `partition.topics` says, or a handler that a room gives.
+A request's class declares which peers may send it, and where it is decided
+(`weir.protocol.client`). This module finds its handler: a partition, as `partition.topics` says, or
+a handler of another package.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Requests:
         self._outbox = outbox
         self._authorizer = authorizer
         self._backlog = Backlog(registry.administration.audit, outbox, time)
-        # By kind, since only the kind of a request says who answers it.
+        # By kind, since only the kind of a request decides its handler.
         self._handlers: dict[type[Any], Handler] = {
             m.Hello: self._hello,
             m.Ping: self._ping,
@@ -285,7 +286,7 @@ class Requests:
             self._authorizer.check_greeting(session)
         except NotAuthenticated as error:
             self._authorizer.saw_login(session, "none", "refused")
-            # The host takes whoever said hello for no stranger any more.
+            # After a hello the host no longer counts the peer as a stranger.
             self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
             return
@@ -417,7 +418,7 @@ class Requests:
 
 
 class Sessions:
-    """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
+    """Accepts peers, keeps requests that wait for news, and forgets peers that are gone."""
 
     __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_ends",
                  "_logins", "_meter", "_new_sessions", "_outbox", "_requests", "_time", "_topics",
@@ -428,8 +429,8 @@ class Sessions:
         topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
         authorizer: Authorizer, meter: Meter, ends: SessionEnds, logins: Logins,
     ) -> None:  # fmt: skip
-        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay,
-        `ends` until when, `logins` lets them in, and `meter` counts what peers use.
+        """Keep sessions in `by_number`, none at first. `authorizer` decides which may stay, `ends`
+        until when, `logins` logs them in, and `meter` counts their usage.
         """
         self._logins = logins
         self._ends = ends
@@ -460,7 +461,7 @@ class Sessions:
             self._end_unless_admitted(session)
 
     def secured(self, number: int, origin: str) -> None:
-        """Nobody reads along on the way to a peer, which comes from `origin`."""
+        """The connection to a peer, which comes from `origin`, cannot be read by others."""
         session = self._by_number.get(number)
         if session is not None:
             session.is_private, session.origin = True, origin
@@ -546,7 +547,9 @@ class Sessions:
         return session.principal != ANONYMOUS and session.admitted_at > version
 
     def _await_news(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
-        """Keep what a user asks of whom this shard may not have heard; end it if no news come."""
+        """Keep requests of a user that this shard may not know yet; end the session if no news
+        come.
+        """
         if self._trunks.may_be_news():
             self._park(session, frames)
         else:
@@ -646,7 +649,7 @@ class Sessions:
         return ended
 
     def check_deadlines(self) -> None:
-        """Let go of who has not said who it is, and welcomes that wait in vain."""
+        """Close sessions that sent no hello in time, and end waits of welcomes that are overdue."""
         self._requests.check_deadlines()
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)

@@ -51,7 +51,7 @@ class Shutdown:
     def __init__(
         self, runtime: Runtime, writers: Sequence[Writer], partitions: Partitions, cluster: Cluster
     ) -> None:
-        """Nobody asks for it yet."""
+        """Take the parts to stop; no stop is under way yet."""
         self._runtime = runtime
         self._writers = writers
         self._partitions = partitions
@@ -184,7 +184,7 @@ class Shard:
 
     @property
     def throttled(self) -> Mapping[str, ThrottleCounts]:
-        """How often, and for how long, peers waited because of the quotas of whom."""
+        """By entity, how often and for how long peers waited because of its quotas."""
         return self._services.meter.throttled
 
     @property
@@ -202,7 +202,7 @@ class Shard:
         self._cluster.trunks.forwarder.lanes.sent(shard, size)
 
     def token_allows(self, token: bytes, verb: Verb, kind: Kind) -> bool:
-        """Return whether a token lets who has it do a verb with a resource of a kind that has no
+        """Return whether a token allows its holder a verb with a resource of a kind that has no
         name. Raises `NotAuthenticated` and `Unavailable`.
         """
         self.check_news()
@@ -369,7 +369,7 @@ class Shard:
 
     def _tick(self) -> None:
         partitions, services = self._partitions, self._services
-        self._replication.peers.tick()  # first: nobody here is told anything by who leads no more
+        self._replication.peers.tick()  # first: a former leader must not answer anybody
         self._registry_group.watch()
         partitions.context.events.check_deadlines(self._runtime.time.monotonic_ms())
         services.orders.check_deadlines()

@@ -115,7 +115,8 @@ class Client:
     @property
     def fleets(self) -> Fleets:
         """The fleets of devices: hubs that must prove their identity, and those that may
-        connect."""
+        connect.
+        """
         return Fleets(self._network)
 
     @property
@@ -421,7 +422,8 @@ class Client:
 
     async def end_partition(self, name: str, partition: int) -> m.TopicInfo:
         """End a partition for good, not 0: it takes no messages any more, and is read to its end;
-        its keys fall into others. Return the topic; to end it again changes nothing."""
+        its keys fall into others. Return the topic; to end it again changes nothing.
+        """
         return await self._administration.end(name, partition)
 
     async def delete_topic(self, name: str) -> None:

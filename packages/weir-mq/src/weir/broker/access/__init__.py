@@ -1,1 +1,1 @@
-"""Who is let in, what they may do, and what ends when that is taken from them."""
+"""Logins, authorization, and the end of sessions that lose their rights."""

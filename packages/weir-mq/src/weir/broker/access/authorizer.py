@@ -48,7 +48,7 @@ _WRITES = frozenset(("alter", "create", "delete", "publish", "restore"))
 
 
 class TopicNames(Protocol):
-    """What is known of topics, of fleets, and of who may do what."""
+    """What is known of topics, of fleets, and of rights."""
 
     access: Access
     fleets: Fleets
@@ -101,24 +101,24 @@ class _Need(NamedTuple):
 
 
 class Authorizer:
-    """Lets requests pass that a rule allows."""
+    """Admits requests that a rule allows."""
 
     __slots__ = ("_catalog", "audit", "refusals", "rescue")
 
     def __init__(self, catalog: TopicNames, audit: AuditBuffer) -> None:
-        """Go by what `catalog` says now, and count what no rule allows. `audit` gets that, and what
-        sessions use for the first time.
+        """Decide by the present `catalog`, and count requests that no rule allows. `audit` gets
+        these, and the first use of each resource by a session.
         """
         self._catalog = catalog
         self.audit = audit
         self.refusals = RefusalCounts()
-        #: What checks the password of who may write into the data folder of this node, while there
-        #: is one.
+        #: Checks the password of a rescuer, who may write into the data folder of this node; None
+        #: without one.
         self.rescue: ScramVerifier | None = None
 
     @property
     def access(self) -> Access:
-        """Who may do what, as the registry has it here."""
+        """Users and rules, as this shard's copy of the registry has them."""
         return self._catalog.access
 
     @property
@@ -144,7 +144,7 @@ class Authorizer:
         return user is not None
 
     def check_greeting(self, session: Session) -> None:
-        """Raise `NotAuthenticated` where a stranger may not even learn who is here."""
+        """Raise `NotAuthenticated` if a stranger may not even learn the node's identity."""
         if session.principal == ANONYMOUS and self.is_closed:
             raise NotAuthenticated(
                 "this set is closed: log in with a user and a password, as weir://USER@HOST"
@@ -177,7 +177,7 @@ class Authorizer:
         except Refused:
             if self.is_closed:
                 raise
-            return _NOTHING  # who answers says what is wrong with it
+            return _NOTHING  # the handler reports the error
         if key is not None:
             session.decisions.allow(key, version, used)
         return used
@@ -283,7 +283,7 @@ class Authorizer:
         try:
             return tuple(self._note(session, need) for need in self._needs(request, declared))
         except Refused:
-            return _NOTHING  # who answers says what is wrong with it
+            return _NOTHING  # the handler reports the error
 
     def _note(self, session: Session, need: _Need) -> Asked:
         principal, asked = self.principal_of(session), need.asked
@@ -331,7 +331,7 @@ class Authorizer:
 
     def _check_reserved(self, request: Any, verb: str) -> None:
         """Raise `Unauthorized` for what only brokers do with topics of the reserved namespace,
-        whoever asks, and whatever the mode is.
+        from any peer, and in any mode.
         """
         address, audit = getattr(request, "address", None), self._catalog.audit_topic
         if address is not None:

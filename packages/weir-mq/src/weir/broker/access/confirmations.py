@@ -167,6 +167,6 @@ class Confirmations:
         caller, version, is_bounded = change.committed
         stops_by_ms = 0
         if unreached and is_bounded:
-            # Whoever has not the change heard its last news before this was committed.
+            # A shard without the change heard its last news before this was committed.
             stops_by_ms = self._time.wall_ms() + self._cutoff_ms + _CUTOFF_MARGIN_MS
         self._outbox.reply(caller, AccessChanged(version, sorted(unreached), stops_by_ms))

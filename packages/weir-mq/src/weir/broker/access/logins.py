@@ -1,4 +1,4 @@
-"""Who a peer is: logins by SCRAM-SHA-256 or by a token, before hello.
+"""The identity of peers: logins by SCRAM-SHA-256 or by a token, before hello.
 
 The client chooses the mechanism, by what it has: no broker offers a list that somebody on the way
 could shorten, and no refusal lets a client try another one.
@@ -141,10 +141,10 @@ class Logins:
         ends: SessionEnds, random: Callable[[int], bytes] | None, rescue: RescueOffer,
         audit: AuditBuffer, system: int, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
-        """Know the users of `catalog`, while `news` of it come. `ends` gets to know when tokens
-        end, and `audit` who came in, or did not. `random` gives so many bytes that nobody can
-        guess; without it nobody can log in by a password. Tickets are of this `system`. `vault`
-        opens verifiers.
+        """Know the users of `catalog`, while `news` of it come. `ends` learns when tokens end, and
+        `audit` which logins succeeded or failed. `random` gives so many unpredictable bytes;
+        without it no user can log in by a password. Tickets are of this `system`. `vault` opens
+        verifiers.
         """
         self._system = system
         self._time = time
@@ -309,7 +309,7 @@ class Logins:
         """Return a ticket for the next login of a user; empty where none can be made."""
         try:
             issuer = self._issuer()
-        except Unavailable:  # who comes by a token needs no secret of this node
+        except Unavailable:  # a login by token needs no secret of this node
             return b""
         if self._random is None or issuer is None:
             return b""

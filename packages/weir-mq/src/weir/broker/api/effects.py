@@ -33,8 +33,8 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """Write to each of these peers its bytes, or drop those of who is gone: the confirms of a
-    crowd.
+    """Write to each of these peers its bytes, or drop the bytes of a peer that is gone: the
+    confirms of a device batch.
     """
 
     replies: dict[int, bytes]
@@ -125,7 +125,7 @@ class EndTrunk(msgspec.Struct, frozen=True):
 
 class Hangup(msgspec.Struct, frozen=True):
     """Close a peer's connection once what was sent to it is out. With `failed` its login or proof
-    was wrong: who comes next from its address may have to wait.
+    was wrong: the next connection from its address may have to wait.
     """
 
     session: int

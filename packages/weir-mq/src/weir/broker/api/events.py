@@ -40,9 +40,9 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Secured(msgspec.Struct, frozen=True):
-    """Nobody on the way to a peer can read along: its connection is encrypted, or leaves no
-    machine. It comes before a peer's first `Received` that is a login. Failures of logins count
-    for its `origin` (`weir.access.failures.origin_of`), which is empty if it has none.
+    """Others cannot read the traffic with a peer: its connection is encrypted, or stays on this
+    machine. It comes before a peer's first `Received` that is a login. Failures of logins count for
+    its `origin` (`weir.access.failures.origin_of`), which is empty if it has none.
     """
 
     session: int
@@ -185,8 +185,8 @@ class LinkClosed(msgspec.Struct, frozen=True):
 
 
 class Outlived(msgspec.Struct, frozen=True):
-    """A node of a set that was promoted without this node has proven who it is, and said in which
-    lineage the groups go on there: this node takes no part in them any more.
+    """A node of a set that was promoted without this node has proven its identity, and named the
+    lineage in which the groups continue there: this node leaves them.
     """
 
     node: int

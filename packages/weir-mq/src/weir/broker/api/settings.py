@@ -1,7 +1,7 @@
-"""What a shard is made with: who it is, which logs it serves, and what an operator may set.
+"""What a shard is made with: its identity, the logs that it serves, and the operator's settings.
 
-The identity is in every hello, so that nobody joins or refills from a stranger. A group lies in one
-log for ever; which shard serves that log may change with every start.
+The identity is in every hello, so that no node joins or refills from a stranger. A group never
+leaves its log; the shard that serves the log may change with every start.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def founding_voters(self) -> tuple[int, ...]:
-        """Who votes in the registry's group to begin with."""
+        """The first voters of the registry's group."""
         founders = sorted(member.node for member in self.members) or [self.node]
         return tuple(voter_of(node) for node in founders[: registry_voters(len(founders))])
 

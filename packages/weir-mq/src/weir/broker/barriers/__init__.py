@@ -1,1 +1,1 @@
-"""Barriers: the one order of a topic's partitions, how far it is complete, who is told."""
+"""Barriers: the one order of a topic's partitions, and how far it is complete."""

@@ -1,5 +1,5 @@
-"""A shard's part in the total order of each topic: who asks how far it is complete, what they are
-told, and what the leaders here promise for that (DESIGN §5).
+"""A shard's part in the total order of each topic: callers that ask how far it is complete, their
+answers, and the promises of the leaders here (DESIGN §5).
 
 The shard that is asked looks at what it leads, and subscribes to marks of each other shard that
 leads some: see `streams`. A request for news has those asked, in one query that is answered once
@@ -53,7 +53,7 @@ _AHEAD = stamp_at(MAX_AHEAD_MS)
 IDLE_AHEAD_MS = 250
 #: Without a stamp for so long it stamps nothing; and what was asked within as long was of late.
 IDLE_AFTER_MS = 1_000
-#: How long others wait at most before they tell what they know: who leads may change meanwhile.
+#: How long other shards wait at most before they answer: the leader may change meanwhile.
 _WAIT_MS_MAX = 1_000
 #: An answer that has not come so long after it was due is lost.
 _LATE_MS = 1_000
@@ -84,7 +84,7 @@ class Promises:
     def __init__(
         self, multi: raft.Multi, highest: HighestStamp, logs: Sequence[Bounded], time: Time
     ) -> None:
-        """Nobody asks for anything yet; what was promised before this start holds."""
+        """Begin without requests; promises made before this start hold."""
         self._multi = multi
         #: How often the voters of all groups that are led here were asked for a promise.
         self.rounds = 0
@@ -261,7 +261,7 @@ class BarrierAnswers:
         self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
         layout: Layout, context: PartitionContext,
     ) -> None:  # fmt: skip
-        """Nobody asks yet; `multi` says what was promised to the groups that are led here."""
+        """Begin without requests; `multi` says what was promised to the groups led here."""
         self._topics = topics
         self._promises = promises
         self._multi = multi
@@ -269,7 +269,7 @@ class BarrierAnswers:
         self._events = context.events
         self._outbox = context.outbox
         self._time = time = context.time
-        #: Who waits; and what cuts waited for, until those are looked at.
+        #: The waiters; and events for waiting cuts, until those are looked at.
         self.waiters = BarrierWaiters()
         self.reached: deque[OrderReached] = deque()
         self._queries = BarrierQueries(forwarder, time)
@@ -358,8 +358,8 @@ class BarrierAnswers:
         self._wait(waiter)
 
     def _asked(self, stamp: int, anew: bool) -> tuple[int, int, dict[int, int] | None]:
-        """Return the stamp that all partitions have to be at for who asks for `stamp`, the query
-        behind which they have to be asked, and what `BarrierWaiter.given` is.
+        """Return, for a request of `stamp`, the stamp that all partitions must reach, the query
+        after which they must be asked, and the value of `BarrierWaiter.given`.
         """
         if stamp and not anew:
             return stamp, ANYTIME, None

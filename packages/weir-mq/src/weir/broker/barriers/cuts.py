@@ -1,5 +1,5 @@
-"""Cuts through topics, resolved here for whoever plans what to read next: a barrier, and the
-offsets that it means (DESIGN §5 Spark).
+"""Cuts through topics, resolved here for queries that plan their next read: a barrier, and its
+offsets (DESIGN §5 Spark).
 
 One request waits for news, asks for the barriers of all topics, has the partitions cut at the least
 of them, and under a limit looks for an earlier cut. Each step ends in a finding that is acted on

@@ -2,9 +2,9 @@
 lead them.
 
 A barrier says that all at or below a stamp lies below an offset. A replica that has applied
-everything below that offset knows exactly where the stamp cuts the partition, whoever leads it by
-now. An entry may hold batches on both sides of the cut: then its headers are looked at, mostly from
-memory.
+everything below that offset knows exactly where the stamp cuts the partition, whichever node leads
+it by now. An entry may hold batches on both sides of the cut: then its headers are looked at,
+mostly from memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Located(NamedTuple):
 
 class LocationFound(NamedTuple):
     """All that was asked for is found, or the time is up; `error` is why something is not. Of news,
-    one is enough; and who leads what is `missing` has not said that there is none.
+    one is enough; the leaders of `missing` groups have not said that they have none.
     """
 
     number: int
@@ -124,7 +124,7 @@ class OffsetLocator:
         return self._begin(asked, stamp, until_ms, news, False, None)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for that any more."""
+        """Forget a location that no caller waits for any more."""
         self.locations.pop(number, None)
 
     def ask(self, session: Session, caller: Caller, request: LocateOffsets) -> None:
@@ -267,7 +267,7 @@ class OffsetLocator:
             return
         location.reading.discard(group)
         if error is not None:
-            return  # who leads now is asked
+            return  # the present leader is asked
         behind = partition.state.decided_offset
         self._take(location, [self._located(location, partition, behind)])
         self._end_if_over(location)
@@ -342,7 +342,9 @@ class OffsetLocator:
 
 
 class _CommittedEnd(NamedTuple):
-    """Who asks for the end of a partition once it is sure that no other node has led since."""
+    """A caller that asks for the end of a partition, once it is certain that no other node has led
+    since.
+    """
 
     locator: OffsetLocator
     number: int

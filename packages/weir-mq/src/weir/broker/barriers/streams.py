@@ -129,7 +129,7 @@ class MarkStreams:
     __slots__ = ("_outbox", "_streams", "_time", "due")
 
     def __init__(self, outbox: Outbox, time: Time) -> None:
-        """Nobody subscribes yet."""
+        """Begin without subscribers."""
         self._outbox = outbox
         self._time = time
         #: By session and topic.
@@ -176,7 +176,7 @@ class MarkStreams:
             self.end(session, topic)
 
     def demand(self, stream: MarkStream, stamp: int) -> BarrierWaiter | None:
-        """Return who waits for a demanded stamp from now on; None if there are too many."""
+        """Return a new waiter for a demanded stamp; None if there are too many."""
         now = self._time.monotonic_ms()
         if stamp not in stream.demands and len(stream.demands) >= _DEMANDS_MAX:
             return None
@@ -353,7 +353,7 @@ class Subscriptions:
         return one, reply
 
     def end(self, topic: int) -> None:
-        """Nobody here reads a topic any more."""
+        """Close the streams of a topic that has no readers here any more."""
         for one in [one for one in self._numbered.values() if one.topic == topic]:
             self._close(one)
 

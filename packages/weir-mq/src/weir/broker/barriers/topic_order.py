@@ -1,17 +1,17 @@
-"""One topic's order as one shard sees it: which partitions belong to it, who leads them, how far
-each is, and who waits.
+"""One topic's order as one shard sees it: its partitions, their leaders, how far each is, and the
+waiters.
 
 What is known of partitions is soft state: its loss costs time, never order. Those who wait until an
 order is further are known by session and by deadline.
 
 The leader of partition 0 says above which stamp another belongs to the order, by an entry; once
 that is committed it tells the registry, which lets the partition take messages above that stamp. So
-whoever was told a barrier before has all that will ever lie below it (counterexample 6).
+a reader that got a barrier before has all messages that will ever lie below it (counterexample 6).
 
 The leader of a partition that is to end seals it, by an entry: nothing comes behind that. Once all
 in front of it is decided, the registry is told stamp and offset, and the leader of partition 0
-enters them in the order's roster. Each step is found from entries alone, so that whoever leads goes
-on (DESIGN §5 Aggregation).
+enters them in the order's roster. Each step is found from entries alone, so that any later leader
+can continue (DESIGN §5 Aggregation).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from weir.protocol.client.order import ReportEnded, ReportJoined
 _SLACK = 64
 
 
-#: For who does not mind when others were asked.
+#: For callers to which the time of the last query does not matter.
 ANYTIME = -1
 _NEVER = (0, 0, 0)
 #: How often the registry is told again what it does not know yet.
@@ -69,13 +69,13 @@ class Scope(IntEnum):
 
 
 class BarrierWaiter(msgspec.Struct, eq=False):
-    """Who is told what is known once all partitions are at `stamp`, or when its time is up."""
+    """A caller that is answered once all partitions are at `stamp`, or at its deadline."""
 
     topic: int
     scope: Scope
     stamp: int
     deadline_ms: int
-    #: Who gets `Barriers`, or the `confirm` of a batch that is visible then.
+    #: Gets `Barriers`, or the `confirm` of a batch that is visible then.
     caller: Caller
     confirm: Confirm | None = None
     #: The number of a query: answers to it, or to earlier ones, will not do.
@@ -217,7 +217,7 @@ class OrderPlanner:
                 led.append(LedPartition(partition, group, here.leading, here.state))
             elif scope is not Scope.LED:
                 others.append(partition)
-                with suppress(NotLeader):  # whoever asks learns by itself who leads it
+                with suppress(NotLeader):  # the caller finds the leader by itself
                     place = self._forwarder.routes.toward(group)
                     if avoided and place in avoided:
                         place = self._elsewhere(group, avoided, place)
@@ -227,7 +227,7 @@ class OrderPlanner:
         return OrderPlan(partitions, led, others, places)
 
     def _elsewhere(self, group: int, avoided: Collection[int], place: int) -> int:
-        """Return another place that may lead a group by now, or know who does."""
+        """Return another place that may lead a group by now, or know its leader."""
         others = self._forwarder.routes.replicas(group)
         reached = self._forwarder.reaches
         return next((one for one in others if one not in avoided and reached(one)), place)
@@ -240,9 +240,7 @@ class OrderPlanner:
 
 
 class OrderQueue:
-    """Those who wait for one order: the lowest stamp first, and who is parked until a stamp is
-    demanded.
-    """
+    """Waiters for one order: the lowest stamp first, and those parked until a stamp is demanded."""
 
     __slots__ = ("_highest", "_parked", "_parked_max", "_waiting", "first")
 
@@ -294,7 +292,7 @@ class OrderQueue:
         self.first = self._waiting[0][2]
 
     def next(self) -> BarrierWaiter | None:
-        """Forget those who were told, or are gone; return who is the `first` of the others."""
+        """Forget waiters that were answered, or are gone; return the `first` of the others."""
         waiting = self._waiting
         while waiting and waiting[0][2].is_over:
             heapq.heappop(waiting)
@@ -313,7 +311,7 @@ class OrderQueue:
 
 
 class TopicOrder:
-    """The order of one topic: what is known of its partitions, and who waits for it to go on."""
+    """The order of one topic: the known state of its partitions, and the waiters for progress."""
 
     __slots__ = ("_behind", "_heard", "_looked_for", "asked_ms", "behind_here", "ends", "lasts",
                  "looked_at", "plan", "planned_at", "queue", "registers", "roster", "scope",
@@ -494,8 +492,8 @@ class Reports:
             self._report_ms = now + _REPORT_EVERY_MS
 
     def is_due_here(self, report: Request) -> bool:
-        """Tell the registry, unless it was told of late; True if this shard leads it, so that
-        whoever reports does so by itself.
+        """Tell the registry, unless it was told of late; True if this shard leads it, so that the
+        reporting component does so by itself.
         """
         if report in self._told:
             return False

@@ -36,7 +36,7 @@ class TotalOrder:
         self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
         context: PartitionContext, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
-        """Nobody asks for anything yet. Events of partitions say what is to be visible."""
+        """Begin without requests. Events of partitions say which batches become visible."""
         self._catalog = topics.catalog
         self._registry = registry
         self._events = context.events

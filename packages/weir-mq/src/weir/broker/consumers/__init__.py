@@ -1,1 +1,1 @@
-"""Consumer clusters, the leader's side: who is granted what, for how long, and what is done."""
+"""Consumer clusters, the leader's side: grants, their leases, and messages that are done."""

@@ -1,7 +1,7 @@
 """The leader's side of what consumers say of their grants: acks, nacks, and more time.
 
-Each is an entry, and whoever sent it is answered once that is applied. What is given back is a
-lease to nobody: it ends as leases do, and then goes to whoever pulls.
+Each is an entry, and its sender is answered once it is applied. A message that is given back
+becomes a lease of nobody: when that ends, the next pull gets the message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Commands:
         self._proposals.propose(of_control(record), caller)
 
     def applied(self, index: int) -> Caller | None:
-        """Return who is to be answered now that the entry at `index` is applied, if anybody is."""
+        """Return the caller to answer now that the entry at `index` is applied, or None."""
         return self._proposals.applied(index)
 
     def drain(self) -> None:

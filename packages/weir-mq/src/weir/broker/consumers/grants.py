@@ -1,8 +1,8 @@
 """The leader's side of consumer clusters: pull, grant, ack (DESIGN §5 Consume).
 
-A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.picker`); the
-grant is an entry, and messages leave only after it is committed: so no grant is made after an ack
-committed, whoever leads.
+A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.picker`); the grant is
+an entry, and messages leave only after it is committed: so no grant is made after an ack committed,
+under any leader.
 """
 
 from __future__ import annotations
@@ -530,8 +530,8 @@ class Grants:
         return self.begun.of_grants(name, sorted(fences))
 
     def _begin(self, name: str, runs: Iterable[tuple[int, int]]) -> None:
-        """Messages that were tried before are about to begin: whoever holds them works on them. It
-        may ask by another connection than it pulled by, or have pulled while another node led.
+        """The consumer that holds messages which were tried before begins to work on them. It may
+        ask on another connection than it pulled on, or have pulled while another node led.
 
         Raises `StaleGrant` if nobody holds any: they were lost with a connection.
         """
@@ -568,7 +568,7 @@ class Grants:
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """Nobody waits in a cluster: of one that has not begun nothing is to be known."""
+        """No consumer waits in a cluster: forget it if it has not begun."""
         if name not in self._context.state.clusters and name not in self._changing:
             self.pickers.forget(name)
 

@@ -151,9 +151,9 @@ _Rows = tuple[_Block, int, int]
 class KeyWindow:
     """Messages that were looked into and are not done: free, or out (granted, or held back).
 
-    While one of a key is out, none of that key may be taken: so whoever has one has all that are
-    out, and those that come back are in front of all others. A key is any whole number below 2**64;
-    a message without one has a key of its own.
+    While one message of a key is out, none of that key may be taken: so one consumer has all of a
+    key that are out, and those that come back are in front of all others. A key is any whole number
+    below 2**64; a message without one has a key of its own.
     """
 
     __slots__ = ("_blocks", "_firsts", "_inherited", "_length", "_locks", "_marks", "_most", "_out",

@@ -46,10 +46,10 @@ _LOOK_BYTES = MIB // 4
 _ROOM_PART = 4
 #: A grant spans at most so many times the messages that were asked for, or so many.
 _SPAN, _SPAN_LEAST = 16, 1_024
-#: Whoever asks for so many messages, and waits for them so long, is granted so large a part of them
-#: within so many times as many, if nearly as many are there; else it waits while keys become free,
-#: one within so long after the other, and so long at most. Where that did not help, nobody waits
-#: for it for a while.
+#: A consumer that asks for so many messages, and waits for them so long, is granted so large a part
+#: of them within a span of so many times their number, if nearly as many are there; otherwise it
+#: waits while keys become free, each within so long after the other, and so long at most. If that
+#: did not help, no consumer waits like this for a while.
 _MANY, _PATIENT_MS = 64, 500
 _DENSE_PART, _DENSE, _THERE = 0.75, 3, 2
 _GATHER_MS, _GATHER_MOST_MS, _GATHER_AGAIN_MS = 50, 400, 2_000
@@ -65,7 +65,7 @@ class _Gathering:
     __slots__ = ("_began_ms", "_freed_ms", "_paused_until_ms", "_waiting")
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin without waiters."""
         #: When the first one began to wait; None while nobody does. When a key became free last.
         self._began_ms: int | None = None
         self._freed_ms = 0

@@ -4,8 +4,8 @@ An entry holds a deadline as a stamp, for every replica to see. But a stamp is h
 clock set back by an hour would hold a dead consumer's messages for an hour, one set forward would
 end every lease at once. So a leader times its leases by its monotonic clock, and those it inherits
 by what was left of them at the end of its log. Where stamps are ahead of the time, by what was
-promised or what a client has seen, it trusts its wall clock, by `MAX_AHEAD_MS` at most. All that is
-safe whoever is right: a grant ends by the entry of the next one, never by a clock.
+promised or what a client has seen, it trusts its wall clock, by `MAX_AHEAD_MS` at most. All this is
+safe whichever clock is right: a grant ends by the entry of the next one, never by a clock.
 
 What is held back is with nobody: there a new leader trusts its own clock too, for the log may have
 stood still since, and the delay may be a day.
@@ -67,7 +67,8 @@ class Leases:
         #: And when their time was up; 0 if their consumer was gone before that.
         self._ended: dict[str, dict[int, int]] = {}
         #: Grants of which something is being given back, and how often: they do not end meanwhile,
-        #: for what is granted again by then would be taken from whom it is held back for.
+        #: because messages that are granted again by then would be taken from the consumer for
+        #: which they are held back.
         self._pinned: Counter[tuple[str, int]] = Counter()
         for name, cluster in clusters.items():
             for fence, grant in cluster.grants.items():
@@ -234,7 +235,9 @@ class BegunMessages:
         self._reported.setdefault((name, consumer), Ranges()).add(first, behind)
 
     def begin(self, name: str, runs: Iterable[Run], gone: Collection[int]) -> bool:
-        """Whoever holds `runs` is about to begin them, unless it is gone; False if nobody does."""
+        """The holder of `runs` is about to begin them, unless it is gone; False if nobody holds
+        them.
+        """
         cluster, found = self._clusters.get(name), False
         if cluster is None:
             return False

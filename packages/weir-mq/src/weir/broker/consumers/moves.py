@@ -62,8 +62,8 @@ class GrantMoves:
         self._outbox = outbox
         self._time = time
         self._proposals: Proposals[Payload, tuple[Move, int, int, int]] = Proposals(group)
-        #: By cluster and former fence, the one after it, of grants that are there: whoever does not
-        #: get the answer asks again, by the former one.
+        #: By cluster and former fence, the one after it, of grants that are there: a consumer that
+        #: does not get the answer asks again with the former one.
         self._fences: dict[tuple[str, int], int] = {}
 
     def move(self, caller: Caller, request: MoveGrants) -> None:
@@ -105,7 +105,7 @@ class GrantMoves:
                 move.moved.append((asked, fence))
             elif grant.consumer in sources and self._runs(name, fence, grant):
                 found.append((asked, fence, grant))
-        # Where order matters, what lies behind a grant is taken from whoever has it.
+        # In ordered modes, messages behind a grant are taken from their holders.
         found.sort(key=lambda one: next(iter(one[2].left)))
         for _, fence, _ in found:  # first: to propose may apply others
             self._grants.leases.pin(name, fence)

@@ -483,7 +483,7 @@ def apply_to_clusters(
     index: int, record: ConsumerRecord, state: PartitionState, consumers: ConsumerRequests | None
 ) -> None:
     """Apply what the entry at Raft index `index` changes in clusters and hubs, on every replica;
-    then tell who waits for it, if there are `consumers`: this node leads.
+    then answer its waiting callers, if there are `consumers`: this node leads.
     """
     match record:
         case MessagesGranted():

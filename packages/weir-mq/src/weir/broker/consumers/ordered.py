@@ -1,7 +1,7 @@
 """Mode `ordered`: one consumer at a time gets everything, in order; the others stand by.
 
-A grant at an offset ends all that anybody holds from there on (`ClusterState.grant`), so who takes
-over begins at the first message that is not done, and a late ack of the one before is refused.
+A grant at an offset ends all other grants from there on (`ClusterState.grant`), so the next
+consumer begins at the first message that is not done, and a late ack of the former one is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OrderedPicker(Picker):
     mode: ClassVar[Mode] = Mode.ORDERED
 
     def __init__(self, context: PickerContext, name: str, tags: frozenset[str]) -> None:
-        """Begin with nobody; who holds messages of an earlier leader's is found in the state."""
+        """Begin without an active consumer; grants of an earlier leader are found in the state."""
         super().__init__(context, name, tags)
         self._active = ANYBODY
         #: Whether something is being granted, or read: nothing leaves before it has left.
@@ -54,7 +54,7 @@ class OrderedPicker(Picker):
     # -- what to grant -----------------------------------------------------------------------
 
     def next_peer(self, queue: PullQueue) -> int | None:
-        """Return who is active, if it pulls; without anybody, the first in line will be."""
+        """Return the active consumer, if it pulls; without one, the first in the queue will be."""
         active = self._active_of(queue)
         return active if active == ANYBODY or queue.pulls.holds(active) else None
 
@@ -80,7 +80,7 @@ class OrderedPicker(Picker):
         return Pick(first, runs[-1][1], reading, runs)
 
     def offered(self, queue: PullQueue) -> Run:
-        """Return what whoever is active could be granted."""
+        """Return what the active consumer could be granted."""
         return self._next(WATCHED_MAX)
 
     def pop_watches(self, queue: PullQueue) -> tuple[Run, Sequence[Wait[Pull]]]:
@@ -156,7 +156,7 @@ class OrderedPicker(Picker):
         return all(consumer != self._active for consumer, *_ in self._held())
 
     def _ended(self) -> set[int]:
-        """Return the consumers of whom a grant has ended."""
+        """Return the consumers that have a grant which has ended."""
         cluster = self._cluster
         return set() if cluster is None else {g.consumer for g in self._over(cluster).values()}
 

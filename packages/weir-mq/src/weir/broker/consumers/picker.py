@@ -1,4 +1,4 @@
-"""What to grant next, and to whom: that is all in which the modes of clusters differ.
+"""Chooses the next grant and its consumer: only in that do the modes of clusters differ.
 
 What pickers know is soft: a new leader makes new ones, which find out from the state and the log.
 """
@@ -32,7 +32,7 @@ _SMALLER_BITS = (0, 0, 3)
 _MOMENTS = 64
 #: A grant of several runs spans at most so many times the messages that were asked for.
 _SPAN = 16
-#: Instead of a peer's session: whoever is first in line.
+#: Instead of a peer's session: the first consumer in the queue.
 ANYBODY = 0
 
 
@@ -112,7 +112,7 @@ class Pick(msgspec.Struct, frozen=True):
 
 
 class Granter(Protocol):
-    """Whoever grants what pickers find: it is told where a read of theirs has ended later."""
+    """Grants the messages that pickers find: it is told when a read of theirs has ended."""
 
     def serve(self, name: str) -> None:
         """Grant a cluster what it may be granted."""
@@ -241,7 +241,7 @@ class Unwanted:
         left = Ranges()
         reading = self._context.read(first, limit, size, self.tags)
         if reading is None:
-            left.add(first, limit)  # it is lost: who reads it is told
+            left.add(first, limit)  # it is lost: its reader gets the error
             return left
         for begin, end in reading.skipped:
             self.add(max(begin, first), min(end, limit))
@@ -256,8 +256,8 @@ class Unwanted:
 
 
 class Picker:
-    """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
-    otherwise.
+    """Shares out the messages of one cluster: to the first consumer in the queue, unless the mode
+    says otherwise.
     """
 
     __slots__ = ("_context", "_name", "is_barred", "unwanted")

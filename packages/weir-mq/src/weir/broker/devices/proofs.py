@@ -1,7 +1,7 @@
-"""Hubs of a fleet prove who they are before anything is known of them (`weir.access.devices`).
+"""Hubs of a fleet prove their identity before the broker stores anything (`weir.access.devices`).
 
-Until its proof is checked a connection leaves nothing: no seat, no boot, no row, no fence. Whoever
-is unknown, has a wrong secret, or was revoked hears the same, after the same work.
+Until its proof is checked a connection leaves nothing: no slot, no boot, no row, no fence. A hub
+that is unknown, has a wrong secret, or was revoked gets the same answer, after the same work.
 """
 
 from __future__ import annotations

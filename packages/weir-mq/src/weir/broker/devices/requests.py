@@ -1,8 +1,8 @@
 """Requests of the device dialect, each to where it belongs.
 
 Devices that come at once, each with hello and publishes, are served by partition, not one by one.
-What is the same for all is looked at once. Whoever needs more than that is left to be served as any
-other peer is, with the same outcome.
+What is the same for all is looked at once. A device that needs more than that is served like any
+other peer, with the same outcome.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DeviceArrivals:
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
         authorizer: Authorizer, time: Time, forwarder: Forwarder, proofs: Proofs,
     ) -> None:  # fmt: skip
-        """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
+        """Serve requests about `topics`, or forward them; `sessions` keeps the connected hubs."""
         self._proofs = proofs
         self._identity = identity
         self._sessions = sessions
@@ -201,7 +201,7 @@ class Devices:
         """
         self._connections = connections
         self._proofs = proofs
-        #: Who waits until its device counts as used.
+        #: Sessions that wait until their device counts as used.
         self.replacements = replacements
         self._trunks = trunks
         self._identity = identity
@@ -401,7 +401,7 @@ class Devices:
             self._welcome(session, request.sn, error.code, followed=False)
 
     def _refuse_proof(self, session: Session, sn: int, error: Refused) -> None:
-        """Say by a number why, and close: who guesses connects for each guess."""
+        """Send the code of the refusal, and close: an attacker must connect for each guess."""
         session.asked = None
         self._outbox.send(session.id, encode_code(DeviceOpcode.PROVE, sn, error.code))
         failed = isinstance(error, NotAuthenticated)

@@ -1,5 +1,5 @@
-"""Which shard, of which node, answers for a group, and what is forwarded to it: this shard lets in,
-only who leads a group confirms.
+"""Finds the shard and node that answer for a group, and forwards requests there: this shard
+authorizes, and only the leader of a group confirms.
 
 A peer that asks for a group of another shard, of this node or of the leader's, gets a virtual
 session there (`weir.protocol.trunk`). Its requests go on whole, and the replies come back as they
@@ -180,13 +180,13 @@ class Routes:
         return [self.place(node, group) for node in nodes if node != self._node]
 
     def _likely(self, group: int, voter: int) -> int:
-        """Return the node of the voter that leads a group, or of who may, if none is known to."""
+        """Return the node of a group's leader, or a likely one if none is known."""
         if voter:
             return node_of(voter)
         nodes = [node_of(voter) for voter in self._catalog.voters(group)]
         if self._node in nodes or not nodes:
             return 0
-        # Whom it is meant for may be down: then any other voter knows who leads.
+        # The preferred leader may be down: then any other voter knows the leader.
         reached = (node for node in nodes if self.place(node, group) in self._up)
         return next(reached, nodes[0])
 
@@ -297,7 +297,7 @@ class _Trunk:
 
 
 class Listener(Protocol):
-    """Who asks other shards for this shard itself."""
+    """Sends requests of this shard itself to other shards."""
 
     def answered(self, frame: ClientFrame, /) -> None:
         """Another shard replies."""
@@ -326,7 +326,7 @@ class Forwarder:
         self.lanes = Lanes(budget)
         #: By place, those that are open.
         self._trunks: dict[int, _Trunk] = {}
-        #: By opcode, who is told what this shard asked for itself.
+        #: By opcode, the listeners for replies to requests of this shard itself.
         self._own: dict[int, Listener] = {}
 
     @property
@@ -417,7 +417,7 @@ class Forwarder:
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
     def ask_own(self, shard: int, request: m.Request, correlation: int = 0) -> None:
-        """Ask another shard for this shard itself; whoever `listen`s gets the reply.
+        """Ask another shard for this shard itself; its listener (`listen`) gets the reply.
 
         Raises `Unavailable` or `NotLeader`, as all that asks, if it cannot be reached.
         """

@@ -1,12 +1,13 @@
 """The registry's machine as the other shards see it: each gets a snapshot, then every record.
 
-A follower says how far it has applied, and done. What a client was told of the registry holds
-everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
-partitions are led by then. A new producer's leaves at once: who does not know it yet asks. A reply
-that fences a producer waits for *all* shards, for one that was away for a moment could go on to
-confirm what the old owner sends; and until what they had accepted is committed, so that who is told
-of the new epoch finds all that the old one will have written. What lies behind an undecided
-scattering is out of sight as yet: who asks for positions with a stamp waits for that, too.
+A follower reports how far it has applied entries and acted on them. An answer about the registry
+holds everywhere: it leaves only when every following shard has acted on its entry. The partitions
+of a new topic have leaders by then. The reply for a new producer leaves at once: a shard that does
+not know the producer yet asks. A reply that fences a producer waits for *all* shards, because a
+shard that was cut off for a moment could still confirm batches of the old owner. It also waits
+until the batches that they had accepted are committed, so that the new owner finds everything that
+the old one will have written. Messages behind an undecided scattering are not visible yet: a
+request for positions with a stamp waits for that, too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def is_fence(record: ControlRecord) -> bool:
 
 
 def is_grant(record: ControlRecord) -> bool:
-    """Return whether a record opens a new producer: who does not know it yet asks."""
+    """Return whether a record opens a new producer: a shard that does not know it yet asks."""
     return isinstance(record, ProducerOpened) and not record.epoch
 
 
@@ -89,7 +90,7 @@ class HeldReplies:
         self.held: list[_Held] = []
 
     def reply(self, caller: Caller, reply: Reply) -> None:
-        """Answer, once whoever follows knows what is being applied."""
+        """Answer, once all following shards know the entry that is being applied."""
         record = self.applying
         if record is None or is_grant(record):
             self._outbox.reply(caller, reply)
@@ -140,7 +141,7 @@ class RegistryFeed:
     """Drives the registry, and feeds the shards that follow it."""
 
     def __init__(self, registry: Machine, replies: HeldReplies, outbox: Outbox) -> None:
-        """Nobody follows `registry` yet, which answers by `replies`."""
+        """Begin without followers of `registry`, which answers by `replies`."""
         self._registry = registry
         self._replies = replies
         self._outbox = outbox

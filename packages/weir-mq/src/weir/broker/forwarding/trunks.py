@@ -3,10 +3,11 @@ told.
 
 The shard that has the registry's log holds a replica of its group. Where that leads, one ReadIndex
 round says that it still does; else its leader is asked how far it is, and the replica is current
-once it has applied so much. Rounds are shared: who comes while one is under way waits for the next.
+once it has applied so much. Rounds are shared: a request that comes while one is under way waits
+for the next.
 
-The other shards of its node have copies (see `registry_feed`). Whoever asks there for a topic or
-producer that is not in the copy *parks* until the leader was asked whether there is news. While the
+The other shards of its node have copies (see `registry_feed`). A request there for a topic or
+producer that is not in the copy *parks* until the shard has asked the leader for news. While the
 leader cannot be asked, or does not answer, what is not in the copy is not known to exist or not:
 `in_sync` says which it is.
 """
@@ -81,7 +82,7 @@ class ShardProducerId:
     def __init__(
         self, producer: ShardProducer, registry: Registry, forwarder: Forwarder, time: Time
     ) -> None:
-        """Get `producer` its id from who leads `registry`; nobody was asked yet."""
+        """Get `producer` its id from the leader of `registry`; nothing was asked yet."""
         self._producer = producer
         self._registry = registry
         self._forwarder = forwarder
@@ -167,8 +168,8 @@ class NewsAge:
 
 
 class RegistryReplica:
-    """Keeps who asks back until the replica is current, and gets this shard the producer id that
-    it writes device messages with.
+    """Holds requests back until the replica is current, and gets this shard the producer id with
+    which it writes device messages.
     """
 
     __slots__ = ("_forwarder", "_in_sync", "_known", "_news", "_numbers", "_outbox", "_producer_id",
@@ -351,7 +352,7 @@ class ParkedSessions:
     __slots__ = ("_pinged", "number", "pinged_ms", "waiting")
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin without waiters."""
         #: Those who came since the last ping.
         self.waiting: list[int] = []
         self._pinged: list[int] = []
@@ -601,7 +602,7 @@ class ShardTrunks:
         self.feed.closed(session.id)
 
     def certain(self, error: Refused) -> Refused:
-        """Return what to answer to who asks for what is not in the registry as it is known here."""
+        """Return the answer to a request for something that this shard's registry does not have."""
         return error if self.in_sync else no_registry()
 
     def nodes(self) -> tuple[tuple[int, str, int], ...]:

@@ -2,8 +2,7 @@
 
 A partition ends step by step, and each is an entry: the registry decides that it ends, its own
 group seals it, the registry knows where, partition 0 has it in the order's roster, and the registry
-knows that. Whoever leads at a step finds from the entries what is next, so nothing hangs on who
-began.
+knows that. The leader at each step finds the next one from the entries, so any leader can continue.
 """
 
 from __future__ import annotations
@@ -120,11 +119,12 @@ class Administration:
         self.topology = TopologyRequests(catalog, outbox, registry)
         self._proposals: Proposals[TopicAltered | TopicClusterPaused | TopicDeleted, Caller]
         self._proposals = Proposals(registry)
-        #: By topic, who waits until all of its partitions are there, and how long at most.
+        #: By topic, the callers that wait until all of its partitions are there, and their
+        #: deadlines.
         self._growing: dict[int, list[tuple[Caller, int]]] = {}
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         growing, self._growing = self._growing, {}
         self.schemas.lose(error)
         self.topology.lose(error)
@@ -251,7 +251,7 @@ def named(catalog: Catalog, name: str) -> Topic:
 
 
 class PartitionEndings:
-    """What is asked of partitions that are to end, and who waits until they have."""
+    """Requests to end partitions, and the callers that wait until they have ended."""
 
     __slots__ = ("_catalog", "_outbox", "_proposals", "_registry", "_time", "_waiting")
 
@@ -265,7 +265,7 @@ class PartitionEndings:
         self._registry = registry
         self._time = time
         self._proposals: Proposals[TopicEnds, Caller] = Proposals(registry)
-        #: By topic and partition, who waits until it has ended, and how long at most.
+        #: By topic and partition, the callers that wait until it has ended, and their deadlines.
         self._waiting: dict[tuple[int, int], list[tuple[Caller, int]]] = {}
 
     def end(self, caller: Caller, request: EndPartition) -> None:
@@ -339,7 +339,7 @@ class PartitionEndings:
                 del self._waiting[key]
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits."""
+        """This node no longer leads: refuse waiting callers."""
         waiting, self._waiting = self._waiting, {}
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)

@@ -1,4 +1,4 @@
-"""The registry's replicated state: topics, who holds which producer id, nodes and placement."""
+"""The registry's replicated state: topics, owners of producer ids, nodes and placement."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Catalog:
         return [t for key, t in sorted(self._topics.items()) if namespace in ("", key[0])]
 
     def producer(self, producer: int) -> Holding | None:
-        """Return who holds a producer id; None if it was never granted, or is forgotten."""
+        """Return the owner of a producer id; None if it was never granted, or is forgotten."""
         return self._ids.recent.get(producer) or self._ids.get(producer)
 
     @property
@@ -148,8 +148,8 @@ class Catalog:
         return max(self._ids.forgot_at - _KEPT, 0)
 
     def voters(self, group: int) -> tuple[int, ...]:
-        """Return who is to vote in a group, its preferred leader first; () before any node is
-        registered: it lies on this one alone then.
+        """Return the wanted voters of a group, its preferred leader first; () before any node is
+        registered: then only this node has the group.
         """
         return self.nodes.voters(group)
 

@@ -142,7 +142,7 @@ class Membership:
         self._founded = True
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits."""
+        """This node no longer leads: refuse waiting callers."""
         self._placing.clear()
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
@@ -287,7 +287,7 @@ class Membership:
             self._registry.propose(SetJoined(request.node, request.brokerset))
 
     def arrived(self, request: ReportSettled) -> None:
-        """Take who votes in groups by now, for those that have arrived where they are wanted."""
+        """Take the present voters of groups that have arrived where they are wanted."""
         nodes = self._catalog.nodes
         rows = [
             (group, tuple(voters))
@@ -325,7 +325,7 @@ class Membership:
         if lost in voters:
             self._place({group: tuple(again if voter == lost else voter for voter in voters)})
         elif lost in nodes.learners(group):
-            # Voters stay who they are: who is placed, and not any more, is known by that id.
+            # Voters keep their ids: the id says which voter was placed, and is not any more.
             rows = [(group, (*voters, again)), (group, voters)]
             self._placing.add(self._registry.propose(GroupsPlaced(rows)))
 
@@ -410,7 +410,7 @@ class Membership:
         there = nodes.all()
         same = [n for n in there if (n.host, n.port) == (request.host, request.port)]
         if same and not request.node and not same[0].shards:
-            # Whoever asked before did not get the answer: the node is registered and never ran.
+            # An earlier request did not get its answer: the node is registered and never ran.
             return NodeJoined(same[0].id, request.host, request.port)
         taken = [n.id for n in same]
         if taken and taken != [request.node]:

@@ -311,8 +311,8 @@ def _change(load: Load, before: Placement, after: Placement) -> Placement:
 class NodeInfo(NamedTuple):
     """A node: where its shards listen, how many logs it has, which format level it supports, what
     tells its folder from others that are founded under its number (0: it has not said), which
-    BrokerSet it is of (`SET_UNKNOWN`: it has not said), and by which key it proves who it is until
-    its folder is known (empty: by none).
+    BrokerSet it is of (`SET_UNKNOWN`: it has not said), and the key by which it proves its identity
+    until its folder is known (empty: none).
     """
 
     id: int
@@ -343,12 +343,12 @@ class Nodes:
     )
 
     def __init__(self) -> None:
-        """Begin with no node: who leads the registry first registers those it is founded by."""
+        """Begin with no node: the registry's leader first registers the founding nodes."""
         self._nodes: dict[int, NodeInfo] = {}
         self._placements: dict[int, Placement] = {}
         #: The voters of a group when it was new, where others vote now.
         self._founders: dict[int, Placement] = {}
-        #: Who has a copy of a group without voting, by group; every node has the registry.
+        #: Learners by group: they have a copy and do not vote; every node has the registry.
         self._followers: dict[int, Placement] = {}
         #: How many replicas a topic's groups are to have, where that was asked for.
         self._wanted: dict[int, int] = {}
@@ -415,7 +415,7 @@ class Nodes:
     # -- groups ------------------------------------------------------------------------------
 
     def voters(self, group: int) -> Placement:
-        """Return who is to vote in a group, its preferred leader first; () if it is nowhere."""
+        """Return the wanted voters of a group, its preferred leader first; () if it is nowhere."""
         return self._placements.get(group, ())
 
     def founders(self, group: int) -> Placement:
@@ -423,7 +423,7 @@ class Nodes:
         return self._founders.get(group) or self.voters(group)
 
     def learners(self, group: int) -> Placement:
-        """Return who is to have a copy of a group without voting: of the registry, every node."""
+        """Return the wanted learners of a group: of the registry, every node."""
         if group != REGISTRY_GROUP:
             return self._followers.get(group, ())
         voting = set(map(node_of, self.voters(group)))
@@ -446,13 +446,15 @@ class Nodes:
         return self._leaving.get(group, ())
 
     def returning(self, group: int) -> tuple[int, ...]:
-        """Return who is to vote in a group and comes to it as another than it was there before."""
+        """Return the wanted voters of a group whose node was in it before under another voter
+        id.
+        """
         before = set(map(node_of, self.leaving(group)))
         return tuple(voter for voter in self.voters(group) if node_of(voter) in before)
 
     @property
     def unsettled(self) -> Mapping[int, Placement]:
-        """Of every group that is not known to be where it is wanted, who is still needed."""
+        """By group, of those not known to be where they are wanted: the voters still needed."""
         return self._leaving
 
     def wanted(self, group: int) -> int:

@@ -1,4 +1,4 @@
-"""Who holds which producer id: 12 bytes each, for millions are granted before they are forgotten.
+"""The owners of producer ids: 12 bytes each, for millions are granted before they are forgotten.
 
 Ids rise with their grants. They lie in chunks in that order, which a snapshot shares: all but the
 last are full, and none that is full is written to.
@@ -28,7 +28,7 @@ NOT_STAMPED = 0
 
 
 class Holding(NamedTuple):
-    """A producer id's newest epoch, who holds it, and a stamp not before that epoch's grant."""
+    """A producer id's newest epoch, its owner, and a stamp not before that epoch's grant."""
 
     epoch: int
     principal: str
@@ -36,7 +36,7 @@ class Holding(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Some ids, as they are ordered, and the number of who holds each."""
+    """Some ids in their order, and the number of each id's owner."""
 
     keys: array[int]
     owners: array[int]
@@ -76,7 +76,7 @@ class ProducerIds:
         return (_id_of(key) for chunk in self._chunks for key in chunk.keys)
 
     def get(self, producer: int) -> Holding | None:
-        """Return who holds an id; None if it was never granted, or is forgotten."""
+        """Return the owner of an id; None if it was never granted, or is forgotten."""
         found = self._find(_key_of(producer))
         if found is None:
             return None

@@ -70,7 +70,7 @@ class QuotaRequests:
         self._proposals: Proposals[QuotaRecord, Caller] = Proposals(log)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 

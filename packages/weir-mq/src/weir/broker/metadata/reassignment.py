@@ -4,7 +4,7 @@ A node that is to hold a group first only learns. Once it has all, or that is on
 are to vote take over in one joint change from those who did. A leader that is to go hands over
 first. So there are never fewer voters up to date than before.
 
-Decided from what Raft knows at the moment, and nothing else: whoever leads next goes on with it. An
+Each step is decided only from what Raft knows at the moment, so the next leader can continue. An
 operator sees how the replicas stand as those of them that are here see it.
 """
 
@@ -35,7 +35,7 @@ LEARNING_MAX = 4
 STEADY_MS = 5_000
 #: Leaderships that a shard gives back to preferred leaders: one in so long.
 _DRIFT_EVERY_MS = 1_000
-#: Entries that somebody who is up to date may lack at a moment, because they are on their way.
+#: Entries that an up-to-date member may lack at a moment, because they are on their way.
 _BEHIND_MAX = 256
 
 
@@ -54,8 +54,8 @@ def next_step(
     is_near: Callable[[int], bool],
 ) -> Change | Transfer | None:
     """Return what the leader `me` is to do so that a group gets to `voters` and `learners`; None if
-    it is there, or somebody has to catch up first: who is yet to vote must be current, and near who
-    is to lead, and a majority.
+    it is there, or a member must catch up first: new voters must be up to date, and the next leader
+    and a majority must be nearly so.
     """
     if now.joint:
         return None
@@ -153,7 +153,7 @@ class GroupMover:
                  "_time")  # fmt: skip
 
     def __init__(self, time: Time, fitness: Fitness = ANYBODY) -> None:
-        """Look at once; who does not suit `fitness` is given no leadership back."""
+        """Look at once; a node that `fitness` does not accept gets no leadership back."""
         self._time = time
         self._fitness = fitness
         self._due_ms = self._drift_ms = 0
@@ -223,7 +223,7 @@ class GroupMover:
     def _drift(
         self, group: Led, voters: Sequence[int], before: dict[int, tuple[int, int]], now: int
     ) -> None:
-        """Give the leadership back to whom it was meant for, once that is safe to last: a disk that
+        """Give the leadership back to the preferred leader, once that is safe to last: a disk that
         hangs acknowledges nothing meanwhile.
         """
         preferred = voters[0]
@@ -274,7 +274,7 @@ def take(group: Led, step: Change | Transfer) -> bool:
 
 
 def heir(group: Led, node: int, nodes: Nodes) -> int:
-    """Return the voter of a node, or of whom the group is meant for if that is 0.
+    """Return the voter of a node; of the group's preferred leader if `node` is 0.
 
     Raises `BadRequest` if the node could not lead, and `Unavailable` while it is catching up:
     nothing is taken in until it has all, or the leader gives up.
@@ -292,7 +292,7 @@ def heir(group: Led, node: int, nodes: Nodes) -> int:
         found = voters[0] if voters and voters[0] in there else there[0]
     is_near = near_members(group.node)
     for one in group.node.progress():
-        # Of who is probed nothing is known yet, or nothing is heard: it has its chance.
+        # A member that is probed is not known yet, or silent: it has its chance.
         is_known = one.state is not ProgressState.PROBE
         if one.member == found and is_known and not is_near(found):
             raise Unavailable(

@@ -100,7 +100,7 @@ class GroupPlaces(Protocol):
 
 
 class ProducerWaiter(Protocol):
-    """Who waits for a producer id and is no caller: the shard itself."""
+    """A waiter for a producer id that is no caller: the shard itself."""
 
     def producer_granted(self, outcome: ProducerOpened | Refused, /) -> None:
         """It was granted, or why it was not."""
@@ -173,7 +173,7 @@ class Registry:
         self._clock.raise_to(leadership.fence)
 
     def lose(self, error: NotLeader, cut_off: bool) -> None:
-        """Lead no more: whoever leads next knows what became of what is under way."""
+        """Stop leading: only the next leader knows the outcome of requests under way."""
         self.ready = False
         for caller, _ in self._topics.lose():
             self._outbox.refuse(caller, error)

@@ -216,7 +216,7 @@ class SchemaRequests:
         self._proposals: Proposals[SchemaRecord, Caller] = Proposals(log)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 
@@ -230,7 +230,7 @@ class SchemaRequests:
         known = self._catalog.schemas.of(topic.id)
         number = known.number_of(request.format, request.message, request.data)
         if number:
-            # Whoever lost the first answer asks again, perhaps after others have added more.
+            # A client that lost the first answer asks again, perhaps after others have added more.
             self._outbox.reply(caller, _changed(topic.id, known, number, False))
             return
         self._check_room(topic, known, request)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 GONE_MS = 60_000
 #: Rates are shared out in thousandths of a unit, so that small ones have shares as well.
 MILLI = 1_000
-#: Shards get a part of the limit whether they ask or not, so that who comes is served at once.
+#: Shards get a part of the limit whether they ask or not, so that new clients are served at once.
 _FLOOR_PARTS = 10
 #: A shard that was not short gets room to grow.
 _GROWTH = 1.25

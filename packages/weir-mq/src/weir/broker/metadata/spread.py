@@ -135,7 +135,8 @@ def followed(
     spread: Spread,
 ) -> dict[int, tuple[int, ...]]:
     """Return the learners of the groups that are to have others than they have: as many as voters,
-    as far as there are `nodes` away, those that hold the fewest groups first. Who learns stays.
+    as far as there are `nodes` away, those that hold the fewest groups first. Present learners
+    stay.
     """
     away, counts = spread.away(nodes), Counter(held)
     found: dict[int, tuple[int, ...]] = {}

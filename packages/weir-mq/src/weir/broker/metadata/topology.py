@@ -155,7 +155,7 @@ class TopologyRequests:
         self._proposals: Proposals[TopologyApplied, Caller] = Proposals(log)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 

@@ -95,9 +95,9 @@ class Fetches:
         that has read in a lineage of which nothing is known here is told that this is no leader.
         """
         if request.offset > self._state.next_offset and not request.replica:
-            # Others may have handed out what this leader's own disk does not hold yet, and whoever
-            # led before the others chose another leader may not know of that one, nor of what was
-            # read there.
+            # Other replicas may have served messages that this leader's own disk does not hold yet,
+            # and a deposed leader may not know of its successor, nor of the messages that were read
+            # there.
             assured(self._group, self._outbox, caller, partial(self._fetch, caller, request))
         else:
             self._fetch(caller, request)
@@ -282,7 +282,7 @@ class Fetches:
             self._answer(caller, request, request.offset, ())
             return
         if request.replica and self._group.leader != self._group.voter:
-            # What a snapshot covers may be on its way here still: who leads has it.
+            # Messages that a snapshot covers may still be on their way here: the leader has them.
             self._outbox.refuse(caller, no_leader(node_of(self._group.leader)))
             return
         damage = self._group.damage
@@ -409,7 +409,9 @@ class PositionWaiter(NamedTuple):
 
 
 class StablePositions:
-    """Answers who asks once what was accepted before is committed, while this node leads."""
+    """Answers requests once the batches accepted before them are committed, while this node
+    leads.
+    """
 
     __slots__ = ("_appender", "_group", "_outbox", "_promised", "_state", "_time", "_waits")
 
@@ -476,7 +478,7 @@ class StablePositions:
             self._outbox.reply(wait.caller, positions)
 
     def expire(self) -> None:
-        """Refuse those who waited for too long."""
+        """Refuse requests that waited for too long."""
         for wait in self._waits.ended(self._time.monotonic_ms()):
             slow = Unavailable("writes under way in this partition take long: ask again shortly")
             self._outbox.refuse(wait.caller, slow)

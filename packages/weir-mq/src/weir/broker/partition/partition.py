@@ -120,7 +120,9 @@ class PartitionEvents:
         self.proposed: dict[int, int] = {}
 
     def answer_fetches(self) -> None:
-        """Answer who waits for what was applied: together, for an answer holds all there is."""
+        """Answer fetches that wait for applied entries: together, for an answer holds all of
+        them.
+        """
         readable, self.readable = self.readable, {}
         for partition in readable.values():
             partition.answer_fetches()
@@ -162,8 +164,8 @@ class PartitionContext(msgspec.Struct, frozen=True):
 
 
 class MembershipProposals:
-    """What is proposed of the members of a topic's order, in one term: in partition 0, who joins it
-    and who has ended, and in any partition its own end.
+    """Proposals about the members of a topic's order, in one term: in partition 0, the partitions
+    that join or have ended, and in any partition its own end.
     """
 
     __slots__ = ("_clock", "_ending", "_group", "_sealing", "joining")
@@ -268,7 +270,7 @@ class PartitionLeader:
             stamp = committed if committed > fenced else fenced
             return tuple.__new__(Barrier, (stamp, state.next_offset))  # in C: there are many
         undecided = state.undecided or self.appender.lowest_under_way  # committed before, so lower
-        if joining := self.membership.joining:  # whoever is told more must know who has joined
+        if joining := self.membership.joining:  # a higher barrier needs the join first
             floor = min(joining.values())
             undecided = min(undecided or floor, floor)
         return barrier_at(fenced, state.last_stamp, undecided, state.decided_offset)
@@ -335,7 +337,7 @@ class PartitionLeader:
         self.relays.closed(session)
 
     def stall(self, error: Refused) -> None:
-        """No majority has room for what is under way: tell who waits for it."""
+        """No majority has room for publishes under way: refuse their waiting callers."""
         self.produce.stall(error)
         if self.device_batcher is not None:
             self.device_batcher.stall(error)
@@ -366,7 +368,7 @@ def apply_control(
     leading: PartitionLeader | None,
 ) -> None:
     """Apply the record of the entry at Raft index `index`, one that does not change clusters alone,
-    then tell who waits for it where this node is `leading`. Raises `Halted` for one that belongs
+    then answer its waiting callers if this node is `leading`. Raises `Halted` for one that belongs
     elsewhere.
     """
     match record:
@@ -459,7 +461,9 @@ class Partition:
 
     @property
     def has_leader(self) -> bool:
-        """Whether it is known who answers for it; of a damaged one, others do, or nobody will."""
+        """Whether its leader is known; a damaged replica counts, since others answer for it or
+        none.
+        """
         group = self.group
         if self.leading is not None or group.damage is not None:
             return True
@@ -555,7 +559,7 @@ class Partition:
             self.leading.relays.end(Unavailable("this node is stopping: ask again shortly"))
 
     def stall(self, error: Refused) -> None:
-        """No majority has room for publishes that are under way: tell who waits for them."""
+        """No majority has room for publishes under way: refuse their waiting callers."""
         if self.leading is not None:
             self.leading.stall(error)
 
@@ -587,8 +591,8 @@ class Partition:
         self._fence = max(self._fence, leadership.fence)
 
     def lose(self, error: Refused, cut_off: bool) -> None:
-        """Lead no more: all who wait are sent to who leads next, who alone knows what became of
-        what they asked for.
+        """Stop leading: send all waiting callers to the next leader, which alone knows the outcome
+        of their requests.
         """
         self.fetches.end(error)
         self.context.outbox.counts.leads_lost += 1
@@ -615,7 +619,7 @@ class Partition:
                 self.leading.consumers.cluster_operations.follow(pauses)
 
     def changing(self) -> None:
-        """See `Machine`: whoever is elected by the new members has all promises in its log."""
+        """See `Machine`: a leader that the new members elect has all promises in its log."""
         promised = max(self._fence, self.context.highest.promised)
         self.led().stable_positions.raise_above(promised)
 
@@ -628,7 +632,7 @@ class Partition:
         self.state.become(state)
 
     def apply(self, index: int, payload: Payload) -> None:
-        """Apply a committed entry, then tell who waits for it."""
+        """Apply a committed entry, then answer its waiting callers."""
         self._events.entries_applied += 1
         state = self.state
         # Both times by what `decided_offset` is mostly, for each batch comes by here.

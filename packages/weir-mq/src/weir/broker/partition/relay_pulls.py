@@ -246,7 +246,9 @@ class RelayPulls:
                 raise BadRequest(f"a relay does not send {kind}: upper nodes send it to relays")
 
     def look(self) -> None:
-        """Answer who waits for what there is by now, or has waited long enough."""
+        """Answer pulls that wait for messages which are here by now, or that have waited long
+        enough.
+        """
         if self._callers:
             self._do(LogMoved())
 

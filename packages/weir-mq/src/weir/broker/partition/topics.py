@@ -198,7 +198,7 @@ class Topics:
 
 
 def open_batch(partition: Partition, caller: Caller, request: m.Produce) -> Batch:
-    """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
+    """Open the batch of a request to publish; an authorized one continues with `publish`."""
     context, group = partition.context, partition.group.id
     context.admission.check(group)
     leading = partition.leading or partition.led()
@@ -351,7 +351,7 @@ def stored_bytes(group: Group, state: PartitionState) -> int:
 
 
 def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
-    """Return what it holds, and who else does."""
+    """Return what it holds, and its other replicas."""
     stored = stored_bytes(group, state)
     return a.PartitionInfo(
         state.log_start, state.decided_offset, stored, sorted(state.clusters),

@@ -25,7 +25,7 @@ class MessageTraces:
     def __init__(
         self, topics: Topics, sessions: Mapping[int, Session], outbox: Outbox, time: Time
     ) -> None:
-        """Look at what `topics` serve, and say of `sessions` who they are."""
+        """Trace messages of `topics`, and name the principals of `sessions`."""
         self._topics = topics
         self._sessions = sessions
         self._outbox = outbox
@@ -95,7 +95,9 @@ def _presence(state: PartitionState, offset: int) -> Presence:
 
 
 def _progress(cluster: ClusterState, fence: int, left_ms: int) -> tuple[Progress, int]:
-    """Return how far a message is that is not done, and who has it; `fence` is 0 if nobody has."""
+    """Return the progress of a message that is not done, and its holder; `fence` is 0 without
+    one.
+    """
     grant = cluster.grants[fence] if fence else None
     if grant is not None and grant.consumer == NOBODY and (left_ms or grant.deadline == NEVER):
         # Its delay has not passed, or a scattering with its ack is not decided.

@@ -197,8 +197,8 @@ class Appender:
     def look_into(self, batch: Batch) -> None:
         """Raise `BadRequest` for a batch that readers could not open; compressed ones inflate.
 
-        What is inflated lives as long as `batch` does. The last thing before a batch is taken:
-        only who may publish, and what is next in line, costs it.
+        What is inflated lives as long as `batch` does. It is the last step before a batch is taken:
+        only authorized publishes, whose sequence is next, cost it.
         """
         try:
             batch.check_columns()
@@ -500,7 +500,7 @@ class ProduceRequests:
         self, appender: Appender, delays: DelayLimits, outbox: Outbox, budget: Budget,
         visible: deque[VisibleConfirm],
     ) -> None:  # fmt: skip
-        """Begin with nobody waiting; who waits until its batch is `visible` is put there."""
+        """Begin without waiters; callers that wait until their batch is visible go to `visible`."""
         self._appender = appender
         self._group = appender.group_id
         self._delays = delays
@@ -528,7 +528,7 @@ class ProduceRequests:
                     f"producer {producer} has its window of {window} under way, and this is one "
                     "more: wait for a confirm first, or open a producer with a larger window"
                 )
-            if request.seen > appender.clock.highest.stamp:  # else who is honest had it from here
+            if request.seen > appender.clock.highest.stamp:  # else it comes from here
                 appender.check_seen(request.seen)
             if batch.header.compression:  # else it is as long as what is charged below
                 self._budget.check(batch.header.raw_size)
@@ -539,7 +539,7 @@ class ProduceRequests:
             self._budget.charge(len(request.batch))
             verdict = appender.accept(batch, request.seen)
             verdict.charged = len(request.batch)
-        # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
+        # One that was cut already may be durable, or not: a repeated publish waits for the commit.
         waiters = verdict.early if level == _EARLY and not repeats else verdict.clients
         waiters.append(PublishWaiter(caller, level, repeats))
         return not repeats
@@ -565,7 +565,7 @@ class ProduceRequests:
                 self._confirm(waiter, pending.record)
 
     def stall(self, error: Refused) -> None:
-        """No majority has room for what is under way: tell who waits for it."""
+        """No majority has room for publishes under way: refuse their waiting callers."""
         for waiter in self._appender.stall():
             self._outbox.refuse(waiter.caller, error)
 

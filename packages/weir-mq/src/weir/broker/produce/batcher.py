@@ -110,7 +110,7 @@ class _Gathering:
                  "replaced", "rows", "seen")  # fmt: skip
 
     def __init__(self, is_verified: bool = False) -> None:
-        #: Whether all devices in it proved who they are; else none of them did.
+        #: Whether all devices in it proved their identity; otherwise none of them did.
         self.is_verified = is_verified
         self.rows = _Rows()
         #: The generations of hubs whose devices were replaced before: none below is taken any more.
@@ -388,9 +388,9 @@ class DeviceBatcher:
             self._tell(gathering, 0)
 
     def stall(self, error: Refused) -> None:
-        """No majority has room for what is under way: refuse it to who waits. It stays under way,
-        so that what comes again is known as a repeat, and keeps its bytes of the budget. Those
-        behind it added nothing.
+        """No majority has room for publishes under way: refuse their waiting callers. It stays
+        under way, so that what comes again is known as a repeat, and keeps its bytes of the budget.
+        Those behind it added nothing.
         """
         for gathering in self._flying:
             charged, gathering.charged = gathering.charged, 0

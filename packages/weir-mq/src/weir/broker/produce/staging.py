@@ -27,7 +27,7 @@ _BYTES_MAX = BATCH_BYTES_MAX - HEAD_BYTES_MAX
 
 
 class _UnderWay(msgspec.Struct):
-    """A batch that is proposed: its bytes, and who waits for it."""
+    """A batch that is proposed: its bytes, and the callers that wait for it."""
 
     record: StagedRecord
     charged: int

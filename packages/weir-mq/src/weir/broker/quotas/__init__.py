@@ -1,1 +1,1 @@
-"""Quotas at work: what is used, by whom, and what is done where that is too much."""
+"""Enforces quotas: counts usage by entity, and throttles entities that exceed their quotas."""

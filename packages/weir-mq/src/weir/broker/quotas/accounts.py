@@ -1,4 +1,4 @@
-"""What one entity uses at this shard, and who waits because that is too much."""
+"""The usage of one entity at this shard, and the peers that wait because it exceeds a quota."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from weir.broker.metadata.quotas import RATES
 from weir.broker.metadata.shares import MILLI, Demand, even_share
 
-#: In units a second: with none at all who waits would wait for ever.
+#: In units a second: with none at all, waiting peers would wait for ever.
 _LEAST = 0.1
 
 BYTES_IN, BYTES_OUT, REQUESTS = range(len(RATES))

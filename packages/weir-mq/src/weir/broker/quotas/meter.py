@@ -33,9 +33,9 @@ from weir.order.clock import Time
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.quotas import Throttled
 
-#: Nobody waits longer to be read from: who waits must hear its peer, and say goodbye, in time.
+#: The longest pause in reading from a peer: its pings must be read, and its goodbye, in time.
 HELD_MS_MAX = 30_000
-#: A client that waits is told so again so often: it takes a broker that is silent for 2 s for dead.
+#: How often a waiting client is told so again: it takes a broker that is silent for 2 s for dead.
 TELL_MS = 1_000
 
 

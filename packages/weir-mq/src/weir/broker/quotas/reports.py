@@ -98,7 +98,7 @@ class UsageReports:
     def _tell(self, now_ms: int) -> None:
         request = q.ReportUsage(tuple(self._rows(now_ms)))
         place = self._forwarder.routes.registry
-        with suppress(Refused):  # who leads is not known, or not reached: what is held stays
+        with suppress(Refused):  # the leader is unknown, or not reached: the shares stay
             if place != self._forwarder.shard:
                 self._forwarder.ask_own(place, request)
             elif self._registry.ready:

@@ -136,7 +136,7 @@ class Payload(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> ControlRecord | None:
-        """Its control record, whoever asked for it."""
+        """Its control record, without the principal that asked for it."""
         control = self.control
         return control.change if isinstance(control, Attributed) else control
 

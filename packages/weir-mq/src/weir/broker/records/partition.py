@@ -132,7 +132,7 @@ class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
 
 
 class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
-    """Partition: whoever leads next stamps above `stamp`, for somebody was told so."""
+    """Partition: the next leader stamps above `stamp`, because it was promised to a reader."""
 
     stamp: Number
 

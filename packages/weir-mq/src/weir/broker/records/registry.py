@@ -175,9 +175,7 @@ class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
 
 
 class GroupsFollowed(Record, frozen=True, array_like=True, tag="followed"):
-    """Registry: who is to have a copy of groups without voting: (group, its learners). From format
-    level 3 on.
-    """
+    """Registry: the wanted learners of groups: (group, its learners). From format level 3 on."""
 
     rows: list[tuple[Number, Learners]]
 
@@ -196,8 +194,8 @@ class SetPromoted(Record, frozen=True, array_like=True, tag="promoted"):
 
 
 class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
-    """Registry: groups that were to move are where these voters have them: whoever had them before
-    is needed no more.
+    """Registry: groups that were to move have these voters now: the former voters are no longer
+    needed.
     """
 
     rows: list[tuple[Number, Voters]]

@@ -1,4 +1,4 @@
-"""Control records of the registry about security: who may do what, fleets of devices, and secrets.
+"""Control records of the registry about security: users and rules, fleets of devices, and secrets.
 
 A user has a number, which is that of the entry that made it: another user who gets the same name
 later has another number, and nothing that the first one had. Keys are wrapped before they are
@@ -62,7 +62,7 @@ class UserCreated(_Record, frozen=True, array_like=True, tag="user"):
 
 
 class UserPasswordSet(_Record, frozen=True, array_like=True, tag="user-password"):
-    """Registry: a user has another password; whoever came by the one before must come again."""
+    """Registry: a user has a new password; sessions of the former password must log in again."""
 
     user: str
     verifier: StoredVerifier
@@ -215,8 +215,8 @@ class DeviceReplaced(_Record, frozen=True, array_like=True, tag="device-replaced
 
 
 class DeviceUsed(_Record, frozen=True, array_like=True, tag="device-used"):
-    """Registry: the device of this generation has proved who it is; the one before may come no
-    more. Where the hub is further already, nothing changes.
+    """Registry: the device of this generation has proved its identity; the one before may no longer
+    connect. If the hub has a higher generation already, nothing changes.
     """
 
     hub: Hub

@@ -1,8 +1,8 @@
 """States as they travel and lie in checkpoints: MessagePack, in which large parts are packed late.
 
 A state of hundreds of megabytes is taken in a moment, on the loop, and packed off it: what it is
-made of is copied only where it is written to meanwhile. Each `Frozen` part is small, so that
-whoever packs in a thread lets go of the interpreter between them.
+made of is copied only where it is written to meanwhile. Each `Frozen` part is small, so that a
+thread that packs them releases the interpreter between them.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ than it may, and break for those too that lag by nothing.
 
 While there is live traffic, one group at a time is sent one piece, and what took a while is
 followed by a rest twice as long. So a disk, a link and a processor are free for most of the time,
-and the flush of the member that is behind is never longer than a piece. Who does not gain by that
-is sent more (docs/adr 0191).
+and the flush of the member that is behind is never longer than a piece. A member that does not gain
+by that is sent more (docs/adr 0191).
 
 A snapshot that comes is decoded before Raft takes the message that completes it: once Raft has
 taken it, nothing else is here. A large one is decoded off the loop, and the group goes on
@@ -91,7 +91,7 @@ class CatchUpPermits:
         self.traffic = traffic
         #: When each group got its permit, the longest first.
         self._held: OrderedDict[int, int] = OrderedDict()
-        #: Who waits for a permit; `proceed` may find that some need not wait longer.
+        #: Members that wait for a permit; `proceed` may find that some need not wait longer.
         self.line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
         self._lags: dict[int, _Lag] = {}
         #: How often in a row a group did not gain enough.
@@ -196,7 +196,7 @@ class CatchUp:
         self.incoming = Incoming(storage.log, reads)
         #: By member, through which index it was given entries, until it acknowledges them.
         self.sent: dict[int, int] = {}
-        #: For whom a state is being packed.
+        #: The members for which a state is being packed.
         self._packing: set[int] = set()
         self._permits = permits
         self._storage = storage
@@ -215,7 +215,7 @@ class CatchUp:
                 self._permits.done(self._group.id)
 
     def lose(self) -> None:
-        """This node leads no more: whoever does will look after the others."""
+        """This node no longer leads: the next leader brings the others up to date."""
         self.sent.clear()
         self._permits.forget(self._group.id)
 
@@ -223,7 +223,7 @@ class CatchUp:
         """Read entries, since the group has a permit."""
         reading = self._storage.reading(load)
         if reading is None:
-            # Let go of while nobody else had the group: who comes needs a snapshot instead.
+            # Dropped while no other node had the group: a new member needs a snapshot instead.
             self._checkpoints.save()
             self._permits.done(self._group.id)
             self._group.node.loaded(load.number, None)

@@ -234,7 +234,8 @@ class Group:
             return  # what is still being filled in lies below what is applied
         self.storage.saved(snapshot)
         needed = min(self.machine.first_needed, snapshot.index + 1)
-        # Only what is gone from the log is gone for the others: who is behind is sent the rest.
+        # Only entries that are gone from the log are gone for the others: members that are behind
+        # get the rest.
         self.node.compact(needed - 1)
         self.log.drop_below(self.id, needed)
 
@@ -381,7 +382,7 @@ class Group:
                 self._do(ready)
                 if ready.committed and node.touched:
                     room -= _cost(ready.committed)
-                    if room <= 0:  # whoever was away may have an hour to apply
+                    if room <= 0:  # a node that was down may have an hour to apply
                         return self._pause()
         finally:
             self._is_processing = False
@@ -418,7 +419,7 @@ class Group:
             self._waits.applied(self.node.log.applied)
 
     def _apply(self, entry: raft.Entry) -> bool:
-        # Told first: whoever leads from this very entry on may propose at once.
+        # Told first: a leader may propose at once from this very entry on.
         self.node.applied(entry.index)
         try:
             if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
@@ -495,7 +496,7 @@ class Rejoin:
 
     def __init__(self, term: int = 0) -> None:
         """Begin with nothing heard; leaders of terms before `term` are not listened to."""
-        #: Who leads, of those who were heard; 0 for nobody.
+        #: The leader, of the members that were heard; 0 without one.
         self.leader = 0
         #: Whether the group may be given up here.
         self.others_go_on = False

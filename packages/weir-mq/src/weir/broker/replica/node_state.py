@@ -29,7 +29,7 @@ _PLACES_MAX = 1 << 16
 #: How often a shard tells the time. A clock that is set back is noticed by others after `_KEPT`.
 TELL_EVERY_MS = 1_000
 _KEPT = 2
-#: Of who has said nothing for so long nobody knows what became of its clock.
+#: The clock of a node that has been silent for so long counts as unknown.
 _FORGET_MS = 5_000
 #: A wall clock that gained or lost so much of late was set.
 _SET_MS = 100
@@ -161,7 +161,8 @@ class Clocks:
         """Return by how much a node's clock lies before the median of those known `among` some and
         itself; 0 where it is not known.
 
-        Of an even number the lower one in the middle counts: who is ahead does harm that lasts.
+        Of an even number the lower one in the middle counts: a clock that is ahead does lasting
+        harm.
         """
         own = self._of(node)
         if own is None:

@@ -1,7 +1,7 @@
 """Entries whose payloads rotted here, and that other nodes have under the same name.
 
-An entry is named by group, index and term: whoever holds one of that name holds the same bytes, so
-any node can give it, whether it leads, votes, or is damaged itself (docs/adr 0017).
+Group, index and term name an entry: every node that holds an entry of that name holds the same
+bytes, so any node can give it, whether it leads, votes, or is damaged itself (docs/adr 0017).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Refill:
         findings: Findings,
         traffic: LiveTraffic,
     ) -> None:
-        """Lack nothing; `links` lead to who may have what a group lacks. A group of which nothing
-        is missing any more goes to `findings`. What comes makes way for `traffic`.
+        """Lack nothing at first; `links` lead to nodes that may have the missing entries. A group
+        that lacks nothing any more goes to `findings`. Refills make way for `traffic`.
         """
         self._writers = writers
         self._layout = layout
@@ -135,7 +135,7 @@ class Refill:
             return False
         self.rotted(number, first.index, first.place)
         lack = self._lacks.get(number)
-        # What cannot be filled in here is read from whoever leads next.
+        # Entries that cannot be filled in here are read from the next leader.
         return lack is not None and (bool(lack.unfillable) or self.is_hopeful(number))
 
     def forget(self, group: int) -> None:

@@ -1,5 +1,5 @@
-"""Who waits for a group: for the commit of what was proposed, or for a round of ReadIndex; and what
-callers and operators are told when it does not answer here: who is to blame, what to do.
+"""Waiters for a group: for the commit of a proposal, or for a round of ReadIndex; and the errors
+for callers and operators when the group does not answer here: the cause, and what to do.
 
 A read must not be stale: it is served once a round of heartbeats has shown that this node still led
 after it came, and all that was committed before is applied (dissertation §6.4).
@@ -24,14 +24,14 @@ Waiter = TypeVar("Waiter")
 
 
 def elsewhere(leader: int) -> NotLeader:
-    """Return what sends a caller to who leads a group: a voter, 0 for nobody known."""
+    """Return the refusal that sends a caller to the leader of a group: a voter, 0 if unknown."""
     node = node_of(leader)
     where = f"node {node} leads" if node else "no leader is known yet: try again shortly"
     return NotLeader(f"this node does not lead this group: {where}", node)
 
 
 def refusal_of(error: raft.RaftError) -> Refused:
-    """Return what a caller is told whom Raft refuses."""
+    """Return the refusal for a caller whose proposal Raft refused."""
     if isinstance(error, raft.NotLeader):
         return elsewhere(error.leader_hint)
     if isinstance(error, raft.Overloaded):
@@ -112,7 +112,7 @@ def why_no_state(error: Exception) -> str:
 
 
 class Reader(Protocol):
-    """Who waits until a group may be read."""
+    """A caller that waits until a group may be read."""
 
     def readable(self, error: Refused | None, /) -> None:
         """What is applied here holds all that was confirmed to anybody when this was asked for; or
@@ -128,9 +128,9 @@ class ProposalLog(Protocol[Entry_contra]):
 
 
 class Proposals(Generic[Proposed, Waiter]):
-    """Entries on their way to being applied, by Raft index, and who asked for each.
+    """Entries on their way to being applied, by Raft index, and the caller of each.
 
-    They are one term's: whoever leads next applies entries that it did not propose, and nobody
+    They belong to one term: the next leader applies entries that it did not propose, and no caller
     here waits for those.
     """
 
@@ -145,7 +145,7 @@ class Proposals(Generic[Proposed, Waiter]):
         return len(self._waiters)
 
     def __iter__(self) -> Iterator[Waiter]:
-        """Yield who waits, in the order of what they asked for."""
+        """Yield the waiters, in the order of their entries."""
         return iter(self._waiters.values())
 
     def propose(self, entry: Proposed, waiter: Waiter) -> None:
@@ -212,7 +212,7 @@ class GroupWaits:
             self.confirmed.popleft()[1].readable(None)
 
     def lose(self, error: NotLeader) -> None:
-        """This node leads no more: whoever leads next must be asked."""
+        """This node no longer leads: callers must ask the next leader."""
         self.durable_index = 0
         asked, self._asked = self._asked, {}
         confirmed, self.confirmed = self.confirmed, deque()

@@ -139,7 +139,7 @@ class PromiseLimit:
     def __init__(self, time: Clocks) -> None:
         """Look it up when it is needed."""
         self._time = time
-        #: Whoever asks for a promise up to here need not be doubted.
+        #: Requests for a promise up to this stamp are credible.
         self._stamp = 0
 
     def forget(self) -> None:
@@ -234,7 +234,7 @@ class Peers:
         match event:
             case LinkOpened(place, shards):
                 self._links.opened(place, shards)
-                # Before any vote: who is elected knows all their clocks.
+                # Before any vote: a leader that is elected knows all their clocks.
                 self._node_states.tell(place)
                 self._multi.link_up(place)
             case LinkClosed(place):
@@ -269,7 +269,7 @@ class Peers:
                 break
             except BadMessage:
                 self._outbox.counts.bad_frames += 1
-        if of_all:  # whom a message to one group concerned has been served with it
+        if of_all:  # a message to one group has been handled with it
             self._process_active()
 
     def _end(self, place: int, reason: str) -> None:

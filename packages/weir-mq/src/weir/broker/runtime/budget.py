@@ -98,7 +98,7 @@ class Budget:
 
     @property
     def is_short(self) -> bool:
-        """Whether more than half is in use: who comes is served by turns."""
+        """Whether more than half is in use: then namespaces are served in turn."""
         return self.used > self._low
 
     def is_news(self, holding: bool) -> bool:

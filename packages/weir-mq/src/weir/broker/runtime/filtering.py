@@ -1,4 +1,4 @@
-"""What of the messages that were read goes to who wants some tags (docs/adr/0102).
+"""Selects, of the messages that were read, those for a reader of some tags (docs/adr/0102).
 
 Batches without a wanted tag are left out, and others cut to a slice where that is worth it. Slices
 are kept for the next reader, up to a number of bytes.

@@ -14,8 +14,8 @@ REST_MS = 50
 class LiveTraffic:
     """Whether clients, or other nodes for them, write to the groups of one shard just now.
 
-    Whoever does sets `came`, which costs nothing; it counts from when somebody looks, and there is
-    a look at each tick.
+    A component that writes for one sets `came`, which costs nothing; it counts from the next look,
+    and each tick looks.
     """
 
     __slots__ = ("_time", "_until_ms", "came")

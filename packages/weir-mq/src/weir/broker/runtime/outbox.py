@@ -1,4 +1,4 @@
-"""Effects on their way to the host, how a reply finds the one who asked, and who waits for one.
+"""Effects on their way to the host, the routes of replies to their callers, and waiting callers.
 
 Requests wait for something to come or for their deadline, in order of arrival. Whatever happens
 costs what it concerns: a deadline those that end, a peer that goes those it had asked. Nothing here
@@ -79,7 +79,7 @@ class Outbox:
         self.kept: deque[tuple[Caller, Reply]] = deque()
         #: Replies to requests that the shard made for itself, by correlation; `Auditor` takes them.
         self.own: deque[tuple[int, Reply]] = deque()
-        #: Whether somebody counts what messages are `given` to whom: session, group, bytes.
+        #: Whether `given` is kept: rows of session, group and bytes that were sent.
         self.counts_given = False
         self.given: list[tuple[int, int, int]] = []
 
@@ -318,7 +318,7 @@ class Waits(Generic[Request]):
 
     @property
     def sessions(self) -> set[int]:
-        """Who is in line."""
+        """The waiting callers, in order."""
         return set(self._of)
 
     def first(self, session: int = 0) -> Wait[Request]:

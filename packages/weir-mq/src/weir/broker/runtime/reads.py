@@ -185,7 +185,7 @@ class Reads:
         self._outbox = outbox
         self._budget = budget
         self._next = 1
-        #: What was cut out of batches for who reads some tags.
+        #: Slices of batches, for readers of some tags.
         self.slices = Slices()
         #: Readings that wait for room.
         self.queue: deque[_Started] = deque()

@@ -1,4 +1,4 @@
-"""Who is connected to this shard."""
+"""Sessions: the peers that are connected to this shard."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class DeviceSession(msgspec.Struct, eq=False):
-    """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
+    """A hub's connection: its identity, where its messages go, and the highest stamp it was told.
 
     There is one for a session: a later hello changes it, and only while nothing is in flight.
     """
@@ -104,7 +104,7 @@ class DeviceSession(msgspec.Struct, eq=False):
     boot: int
     group: int
     seen: int = 0
-    #: Whether it proved who it is; how often its device was replaced before, and its fleet's tag.
+    #: Whether it proved its identity; how often its device was replaced, and its fleet's tag.
     is_verified: bool = False
     generation: int = 0
     tag: str = ""
@@ -199,7 +199,7 @@ class Session(msgspec.Struct, eq=False):
 
     @property
     def awaits_admission(self) -> bool:
-        """Whether its certificate says who it is, and nothing else has."""
+        """Whether only its certificate identifies it so far."""
         return bool(self.certified) and self.principal == ANONYMOUS and not self.greeted
 
     @property
@@ -242,7 +242,7 @@ class Session(msgspec.Struct, eq=False):
     def begin_device(
         self, hub: int, boot: int, group: int, proved: tuple[int, str] | None = None
     ) -> None:
-        """Take a device's hello. It has `proved` who it is, if there is a generation and its
+        """Take a device's hello. It has `proved` its identity, if there is a generation and its
         fleet's tag. Raises `BadRequest` if it changes something too early.
 
         Replies of two partitions would overtake each other, and the new one could stamp below what

@@ -124,7 +124,7 @@ class Scattering:
         client is gone: that asks elsewhere, and attempts would end each other.
         """
         self._context = context
-        #: Who is to be told, and what; None until that is known.
+        #: The caller to answer, and the answer; None until it is known.
         self.caller = caller
         self.outcome: ScatterConfirm | Refused | None = None
         self._request = request
@@ -281,7 +281,7 @@ class Scattering:
     # -- it is committed ---------------------------------------------------------------------
 
     def _commit(self) -> None:
-        # Whoever is told finds it: he may read, or scatter again, at once.
+        # The confirmed parts are visible: the client may read, or scatter again, at once.
         now_ms = self._context.time.monotonic_ms()
         self._start(Phase.COMMIT, Step.COMMIT, self._parts, now_ms + _KNOWN_MS)
 
@@ -409,7 +409,7 @@ class Recovery:
 
     def begin(self, is_committed: bool) -> None:
         """Ask, and from now on nothing more of it is prepared; unless it is known to be committed:
-        then who is asked may have forgotten it.
+        then a participant may have forgotten it.
         """
         self.is_over = False
         self._left = self._rounds.left(self._parts)
@@ -511,7 +511,9 @@ class Coordinator:
         self.take_reports()
 
     def recover(self, attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
-        """Finish an attempt that nobody else does; who asks again later is not put in line."""
+        """Finish an attempt that nobody else finishes; a later request for it is not queued
+        again.
+        """
         if attempt not in self._recovering and len(self._recovering) < SCATTERINGS_MAX:
             self._recovering.add(attempt)
             Recovery(self._rounds, attempt, parts, self._time).begin(is_committed)

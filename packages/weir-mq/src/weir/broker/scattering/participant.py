@@ -78,8 +78,8 @@ class Unfinished(NamedTuple):
 
 
 class ParticipantReports:
-    """What the participants of a shard have to say: answers to whoever asked about a part, and
-    which attempts are to be finished. What is for this shard's own coordinator waits here for it.
+    """Messages from the participants of a shard: answers to coordinators about a part, and attempts
+    that must be finished. Messages for this shard's own coordinator wait here.
     """
 
     __slots__ = ("_outbox", "answers", "unfinished")
@@ -173,8 +173,8 @@ class Participant:
         self, group: Group, state: PartitionState, appender: Appender, grants: Grants,
         budget: Budget, time: Time, reports: ParticipantReports,
     ) -> None:  # fmt: skip
-        """Begin to lead: what earlier leaders prepared is in the state. The `reports` answer
-        whoever asks.
+        """Begin to lead: what earlier leaders prepared is in the state. The `reports` answer the
+        callers.
         """
         self._group = group
         self._state = state
@@ -184,14 +184,14 @@ class Participant:
         self._time = time
         self._reports = reports
         self._schedule = RecoverySchedule(state.scatterings, time)
-        #: Who is answered once a batch is prepared, or void.
+        #: The callers to answer once a batch is prepared, or void.
         self._preparing: dict[_Key, list[Caller]] = {}
-        #: Acks that are being put aside, and who asked.
+        #: Acks that are being put aside, and their callers.
         self._taking: Proposals[Payload, tuple[_Key, AcksPrepared | SinkPrepared, Caller]]
         self._taking = Proposals(group)
-        #: Who is answered once no earlier attempt can be prepared any more.
+        #: The callers to answer once no earlier attempt can be prepared any more.
         self._asking: Proposals[Payload, tuple[_Key, Caller]] = Proposals(group)
-        #: What is to be written down at the next cut, and who waits for that.
+        #: Outcomes to write at the next cut, and the callers that wait for that.
         self._rows: dict[_Key, Outcome] = {}
         self._closing: dict[_Key, None] = {}
         self._deciding: dict[_Key, list[Caller]] = {}
@@ -288,7 +288,7 @@ class Participant:
         if any(key == taking for taking, _, _ in self._taking):
             raise Unavailable("this part is being prepared: try again shortly")
         for other in self._state.scatterings.acks:
-            if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
+            if other[:3] == attempt[:3]:  # the first request may have arrived last
                 self._reports.answer(caller, PartState(Standing.OTHER, other.stamp))
                 return
         record: AcksPrepared | SinkPrepared
@@ -589,7 +589,7 @@ def _ack(prepared: PreparedAcks, state: PartitionState, participant: Participant
 def _give_again(
     attempt: Attempt, prepared: PreparedAcks, state: PartitionState, participant: Participant | None
 ) -> None:
-    """Whoever held these messages holds them again, until their lease is over."""
+    """The former holders hold these messages again, until their leases end."""
     for one in prepared.taken:
         cluster = state.clusters.get(one.cluster)
         if cluster is None or not give_again(cluster, prepared.fence, one) or participant is None:

@@ -33,7 +33,7 @@ PartRequest = Prepare | Decide
 #: What each part answered: how it is, or why that is not known.
 Answers = dict[int, PartState | Refused]
 
-#: Whoever does not answer by then is asked again.
+#: A participant that has not answered by then is asked again.
 _SILENT_MS = 2_000
 _PAUSE_MS, _PAUSE_MS_MAX = 50, 800
 
@@ -135,8 +135,8 @@ class _Asked(NamedTuple):
 
 
 class ParticipantRounds:
-    """The rounds under way on this shard. Those that are over wait in `over` for whoever goes on
-    with them.
+    """The rounds under way on this shard. Those that are over wait in `over` for the component that
+    continues them.
     """
 
     __slots__ = ("_asked", "_forwarder", "_number", "_parts", "_rounds", "_time", "over")
@@ -174,8 +174,8 @@ class ParticipantRounds:
         to be `told`.
 
         Of several topics one may be deleted: of its part some know that it was never prepared, and
-        abort; others only that it is gone, and commit. So there the parts are told in one order,
-        whoever tells them, and each as it is with the one before it. Those of one topic are gone
+        abort; others only that it is gone, and commit. So there the parts are told in one order, by
+        any coordinator, and each with the outcome of the one before it. Those of one topic are gone
         together.
         """
         now, later = self.left(told), list[int]()

@@ -1,4 +1,4 @@
-"""The replicated state of consumer clusters in one partition: what is done, and who holds what.
+"""The replicated state of consumer clusters in one partition: messages that are done, and grants.
 
 Everything here changes by committed entries only, so every replica has the same (*AckedOnce*). Time
 is the stamp in an entry; nobody's clock decides.
@@ -154,7 +154,7 @@ class ClusterState:
     holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
 
     def __post_init__(self) -> None:
-        """Derive who holds what."""
+        """Derive the holders of messages."""
         for fence, grant in self.grants.items():
             self._note(fence, grant)
 
@@ -228,7 +228,7 @@ class ClusterState:
                     known.untried.add(*run)
 
     def _take_over(self, runs: Sequence[tuple[int, int]], counted: Counted) -> int:
-        """Take runs from whoever holds them; return their attempts, the new one counted."""
+        """Take runs from their holders; return their attempts, the new one included."""
         attempts = 1
         for run in runs:
             for old, first, behind in self.holders.within(*run):
@@ -364,7 +364,7 @@ class ClusterState:
         self.holders = Holders()
 
     def drop_below(self, start: int) -> None:
-        """Messages below `start` are gone: nobody is granted them any more, who holds them ends."""
+        """Messages below `start` are gone: they are no longer granted, and their grants end."""
         if start <= self.cursor:
             return
         done = self.done.count
@@ -594,7 +594,7 @@ class Cursor:
         return all(said <= done for said, done in zip_longest(offsets, turn.offsets, fillvalue=0))
 
     def seek(self, record: CursorSought) -> None:
-        """Go on elsewhere: whoever has the turn has it no more."""
+        """Continue elsewhere: the present turn ends."""
         self.ended.clear()
         self.offsets = record.offsets
         self.consumer, self.deadline, self.attempts = NOBODY, AT_ONCE, 0

@@ -540,7 +540,8 @@ async def _dropped(client: Client) -> int:
 @_asked_of_node("logins")
 def logins(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder which users and addresses have failed logins that slow
-    new ones."""
+    new ones.
+    """
     try:
         users, addresses = judge_logins(ask(_failed_logins))
     except (UnknownTopic, Unauthorized, Disconnected):

@@ -310,7 +310,8 @@ class Credentials:
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         """Make the error of a refused login name the user, or say that the broker knows no
-        users."""
+        users.
+        """
         try:
             yield
         except UnknownOpcode:

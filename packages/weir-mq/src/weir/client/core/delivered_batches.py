@@ -195,7 +195,8 @@ def check_covered(
 class Assembly:
     """A large value put together again from its chunks, without I/O.
 
-    Asks for chunks in order, checks each, and the whole at the end; holds none of them."""
+    Asks for chunks in order, checks each, and the whole at the end; holds none of them.
+    """
 
     __slots__ = ("_at", "_coming", "_group", "_hash", "_position", "_references", "_run")
 

@@ -301,7 +301,8 @@ class Vector:
 class Ending:
     """How a turn is to end: at once, or once nothing is worked on.
 
-    A caller that gives messages back or pauses asks for it; several callers cause one end."""
+    A caller that gives messages back or pauses asks for it; several callers cause one end.
+    """
 
     def __init__(self) -> None:
         """Begin with none wanted."""

@@ -381,7 +381,8 @@ class _Over(msgspec.Struct, frozen=True):
 
 class FetchBuffer(Generic[T]):
     """Batches that pullers fetched, in order of arrival. Each puller limits how much it fetches
-    ahead."""
+    ahead.
+    """
 
     def __init__(
         self, pullers: Iterable[Callable[[FetchBuffer[T]], Coroutine[None, None, None]]]

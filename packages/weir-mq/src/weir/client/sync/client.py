@@ -415,7 +415,8 @@ class Client(Twin[asynchronous.Client]):
     @property
     def fleets(self) -> Fleets:
         """The fleets of devices: hubs that must prove their identity, and those that may
-        connect."""
+        connect.
+        """
         return Fleets(self._of.fleets, self._background)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""What the registry keeps of promotions: which set went on alone, without whom, and in which groups
-its copies are forced to vote.
+"""What the registry keeps of promotions: the set that continued alone, the nodes that it removed,
+and the groups in which its copies are forced to vote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Placement = tuple[int, ...]
 
 
 class Forced(NamedTuple):
-    """Who votes in a group from the first term of a lineage on, whatever its log says."""
+    """The voters of a group from the first term of a lineage on, whatever its log says."""
 
     lineage: int
     voters: Placement

@@ -1,1 +1,1 @@
-"""Who comes in and what they may do: users, rules, token keys, fleets, and their secrets."""
+"""Access control in the registry: users, rules, token keys, fleets, and their secrets."""

@@ -103,7 +103,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Access:
-    """Who may do what, in a catalog."""
+    """Access control in a catalog: the mode, users, roles and rules."""
 
     __slots__ = ("_roles", "_users", "issuers", "mode", "narrowed_at", "secret", "size", "version")
 
@@ -202,7 +202,7 @@ class Access:
         return [one for one in roles if one[0] in limits.roles]
 
     def administrators(self) -> Iterator[User]:
-        """Yield the users that may change who may do what."""
+        """Yield the administrators: users that may change users and rules."""
         for user in self.users():
             if authorize(self._with_rules(user), "administer", "system", ""):
                 yield user
@@ -364,8 +364,8 @@ class Access:
             self._put(replace(user, roles=tuple(one for one in user.roles if one != role)))
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: rules that name exactly it, or a cluster of it, go with it. One of
-        its name that comes later is another, and who may do what with it has to be said anew.
+        """A topic was deleted: rules that name exactly it, or a cluster of it, go with it. A later
+        topic of the same name is another one, and needs rules of its own.
         """
         for role, rules in list(self._roles.items()):
             if any(rule.names(topic) for rule in rules):
@@ -464,6 +464,6 @@ def bearer_of(access: Access, token: bytes, now: float) -> Bearer:
     if user is None or limits.number not in (0, user.number):
         raise NotAuthenticated(NOBODY)  # the user is gone, or another has its name now
     if limits.number and limits.version < user.password_set:
-        # Whoever had it issued may have known the password of then.
+        # It may have been issued to somebody who knew the former password.
         raise NotAuthenticated(NOBODY)
     return Bearer(user, claims)

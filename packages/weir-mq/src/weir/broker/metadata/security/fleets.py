@@ -197,7 +197,7 @@ class Fleets:
         )
 
     def use_device(self, record: DeviceUsed) -> None:
-        """A device has proved who it is: the one before it may come no more."""
+        """A device has proved its identity: the one before it may no longer connect."""
         known = self.device(record.hub)
         if known.admits(record.generation) and known.generation == record.generation:
             self._keep(record.hub, known._replace(before=-1))

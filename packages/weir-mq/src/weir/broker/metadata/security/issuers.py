@@ -1,4 +1,4 @@
-"""Issuers of tokens: whose tokens are taken, for whom, and by which keys they are verified.
+"""Issuers whose tokens are accepted, their audiences, and the keys that verify the tokens.
 
 The set itself is one, once it has a key; its name is `weir://SYSTEM`. Others are known by the keys
 of a JWKS file, which an administrator gives: no broker fetches anything. A token of theirs names a
@@ -42,7 +42,7 @@ class TokenKey(NamedTuple):
 
 
 class TokenIssuer(msgspec.Struct, frozen=True):
-    """Who issues tokens, for which audience; of which namespace its users are, empty: of any."""
+    """An issuer of tokens, its audience, and the namespace of its users; empty: any namespace."""
 
     name: str
     audience: str

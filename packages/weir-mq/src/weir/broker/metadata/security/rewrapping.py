@@ -1,7 +1,7 @@
 """Secrets of the registry get wrapped by the key that wraps now: some at a time, each by an entry.
 
 A crash in between loses nothing: what is not rewrapped yet is opened by the key before, as long as
-the key file has that. Whoever asked asks again until nothing is left.
+the key file has that. The client asks again until nothing is left.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Rewrapping:
         self._proposals: Proposals[SecretsRewrapped, Caller] = Proposals(log)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 

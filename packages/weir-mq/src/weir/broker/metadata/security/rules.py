@@ -1,4 +1,4 @@
-"""Who may do what: one pure decision, and the rules that it goes by.
+"""Authorization: one pure decision, and the rules that it uses.
 
 A role has rules; users have roles. A rule allows verbs with a kind of resource that has exactly a
 name, or begins with one. Nothing is denied by a rule and nothing is a pattern, so that no rule can

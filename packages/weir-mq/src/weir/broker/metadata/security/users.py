@@ -1,8 +1,8 @@
 """What is asked of users, roles and the mode of access, and what becomes of it when committed.
 
 The leader looks first whether an entry could be applied; replicas look again when they apply it,
-for another one may have come between. A change is answered only once the shards keep to it: what
-is `committed` waits for whoever asks them.
+for another one may have come between. A change is answered only once the shards enforce it:
+`committed` changes wait for the component that asks the shards.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Replies(Protocol):
 
 
 class AccessRequests:
-    """Changes who may do what, by entries, and tells what is set."""
+    """Changes users, roles and rules by entries, and describes them."""
 
     __slots__ = ("_catalog", "_findings", "_log", "_narrowed_at", "_outbox", "_proposals",
                  "_random", "_vault", "committed")  # fmt: skip
@@ -117,7 +117,7 @@ class AccessRequests:
         self.committed: deque[Committed] = deque()
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse who waits for a change."""
+        """This node no longer leads: refuse callers that wait for a change."""
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 
@@ -213,7 +213,7 @@ class AccessRequests:
         full = resource_name(kind, request.name)
         topic = full.partition(":")[0]
         found = access.authorize(user.principal, verb, rule.kind, full)  # type: ignore[arg-type]
-        if found is None and kind == "cluster":  # who may with the topic may with its clusters
+        if found is None and kind == "cluster":  # a right to the topic is one to its clusterss
             found = access.authorize(user.principal, verb, "topic", topic)  # type: ignore[arg-type]
         if found is None:
             self._outbox.reply(caller, wire.AccessExplained(False))
