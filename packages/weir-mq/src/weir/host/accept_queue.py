@@ -1,4 +1,4 @@
-"""Who may come in, how fast, and for how long without a word."""
+"""Limits of accepted connections: how many, how fast, and for how long they may be silent."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class AcceptQueue(Generic[C]):
     )
 
     def __init__(self, limits: ConnectionLimits, now: float, strangers: Strangers[Any]) -> None:
-        """Let connections in as `limits` say; who is in and has said nothing is among `strangers`.
+        """Accept connections as `limits` say; accepted ones that have said nothing are `strangers`.
         `now` is in seconds, here and below.
         """
         self.limits = limits

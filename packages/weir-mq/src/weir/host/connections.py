@@ -431,7 +431,7 @@ class ClientConnection(Generic[T]):
 
 
 class Connections(Generic[T]):
-    """All connections of a shard: who is let in, who is read, and who gets what.
+    """All connections of a shard: accepts them, reads from them, and delivers replies.
 
     What its host is told by transports may put events into the queue, and frames into the backlog.
     """
@@ -507,7 +507,7 @@ class Connections(Generic[T]):
         return not (self.watched or self.reservations.is_due or self.accept_queue.has_waiting)
 
     def check_connections(self) -> None:
-        """Look at who has something unsent, or may come in, or is silent for too long."""
+        """Check connections with unsent bytes, those that may be accepted, and silent ones."""
         now = self.time()
         watched = self.watched
         for one in list({**watched, **self.open_now}.values() if self.queue.held

@@ -1,4 +1,4 @@
-"""Deficit round robin: who waits is served by turns of keys, each as much as any other.
+"""Deficit round robin: waiting items are served by turns of their keys, each key equally.
 
 What one turn costs is known only behind it. So a key is served while it has some of its quantum
 left, and what it took beyond that is missing in its next turns.
@@ -62,6 +62,6 @@ class FairQueue(Generic[T]):
     def charge(self, key: str, cost: int) -> None:
         """What was taken out last, of this key, cost so much of its quantum."""
         if not self._items[key]:
-            del self._items[key], self._credit[key]  # who waits no more begins anew
-        elif len(self._items) > 1:  # else nobody waits for what it takes
+            del self._items[key], self._credit[key]  # a key without items begins anew
+        elif len(self._items) > 1:  # else no other key waits
             self._credit[key] -= cost

@@ -64,7 +64,7 @@ class DialedConnection:
     def __init__(
         self, link: DialingLink, local: LocalShard, hello: LinkHello, host: str, port: int
     ) -> None:
-        """Say `hello` to who is there; `link` is told what comes of that within seconds."""
+        """Say `hello` to the dialled node; `link` gets the outcome within seconds."""
         self.hello = hello
         self.host = host
         self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -135,7 +135,7 @@ class DialedConnection:
 
 
 class AcceptedConnection:
-    """A connection that another node dialled, until it has said who it is."""
+    """A connection that another node dialled, until it has identified itself."""
 
     def __init__(
         self, links: LinkServer, local: LocalShard, transport: Transport, address: str,

@@ -144,8 +144,9 @@ NOTHING_KNOWN = KnownNode(0, SET_UNKNOWN)
 
 
 class ShardInfo(msgspec.Struct, frozen=True):
-    """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
-    ports by number (none if there is but one), and where other nodes reach the port of them all.
+    """This shard as others are told of it: its identity, its node's numbers of logs and shards, the
+    shards' own ports by number (none if there is but one), and where other nodes reach the port of
+    them all.
     """
 
     identity: Identity
@@ -299,8 +300,8 @@ class Links:
         return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
 
     def answered(self, at: NodeAddress, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
-        """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
-        another than that node's.
+        """A node that was dialled at `host` identified itself. Raises `LinkRefused` if its folder
+        is another than that node's.
         """
         if answer.node != at.node:
             return
@@ -349,8 +350,9 @@ class Links:
         return (at := self.nodes.get(node)) is not None and at.registered is not None
 
     def _must_prove(self, node: int) -> bool:
-        """Whether a node without a certificate shows in a closed set that it is expected: its birth
-        is not known, by which others prove who they are, and the set was not founded with it.
+        """Whether a node without a certificate must show in a closed set that it is expected: its
+        birth, by which other nodes prove their identity, is not known, and the set was not founded
+        with it.
         """
         if self._known.get(node, NOTHING_KNOWN).birth:
             return False
@@ -363,7 +365,7 @@ class Links:
     # -- links that are served ----------------------------------------------------------------
 
     def greeted(self, caller: AcceptedConnection, body: memoryview) -> None:
-        """Who linked here has said who it is: let it in, or say why not."""
+        """A linking node has identified itself: accept it, or say why not."""
         self._callers.pop(caller, None)
         try:
             hello = decode_hello(body)
@@ -386,7 +388,7 @@ class Links:
             self._met(hello)
 
     def unheard(self, caller: AcceptedConnection, why: str) -> None:
-        """Who linked here did not say who it is."""
+        """A linking node did not identify itself."""
         if self._callers.pop(caller, caller) is None:
             self.local.log.warning("a link without a hello: %s", why)
 

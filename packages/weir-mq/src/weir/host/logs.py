@@ -24,8 +24,8 @@ from weir.storage.segment_files import Settings
 #: read while the disk works.
 LONE_BYTES = 64 * KIB
 LONE_TOKENS = 2
-#: What peers asked for since the flush before: who asks for more has something under way besides,
-#: which is to be read while the disk works.
+#: Requests of peers since the flush before: if there are more, others are under way, which can be
+#: read while the disk works.
 LONE_ASKED = 3
 #: A crowd's flushes are small now and then: so many in a row are no crowd's.
 LONE_IN_A_ROW = 8
@@ -98,8 +98,8 @@ class FlushSchedule:
         return True
 
     def flushed(self, log: int, flush: Flush, seconds: float) -> tuple[ev.Flushed, float]:
-        """Return what the shard is told of a flush that is durable, and took `seconds`, whoever ran
-        it; and after how many seconds it is told that the log has `Rested`, 0 for never.
+        """Return the event for the shard of a flush that is durable and took `seconds`; and after
+        how many seconds it is told that the log has `Rested`, 0 for never.
         """
         known = self._logs[log]
         known.mean_seconds += (seconds - known.mean_seconds) / QUICK_OF

@@ -1,7 +1,7 @@
 """The links that this shard keeps to the shards of other nodes: dialled, lost, dialled again.
 
 A link is a connection for each lane, and is there when they all are; with any of them it ends. The
-quick lane is dialled first: where it is, there is somebody who answers.
+quick lane is dialled first: once it is open, a node answers there.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class LinkKeeper(Protocol):
         """Return which lanes a link has, in the order to dial them."""
 
     def answered(self, at: NodeAddress, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
-        """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
-        another than that node's.
+        """A node that was dialled at `host` identified itself. Raises `LinkRefused` if its folder
+        is another than that node's.
         """
 
     def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
@@ -177,7 +177,7 @@ class OutboundLink:
         if self._backoff.nudge():
             self._rested(self._attempt)
 
-    # -- who is dialled tells -----------------------------------------------------------------
+    # -- news of the dialled node -------------------------------------------------------------
 
     def answered(
         self, dialled: DialedConnection, connection: ShardConnection, answer: LinkAnswer
@@ -273,7 +273,7 @@ class OutboundLink:
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.cut()
-        self._greeted = None  # who answers next may be another
+        self._greeted = None  # the next answer may be another node's
 
     def _rest(self) -> None:
         """Wait before dialling again."""

@@ -53,7 +53,7 @@ T_contra = TypeVar("T_contra", bound=Transport, contravariant=True)
 
 
 class Receiver(Protocol):
-    """Who gets replies: a connection, or a peer of another shard."""
+    """A receiver of replies: a connection, or a peer of another shard."""
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Send buffers in order; `charged` bytes of the budget come back once they are out."""

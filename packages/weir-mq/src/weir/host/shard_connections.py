@@ -1,4 +1,4 @@
-"""Connections to other shards, of this node or of others: who is at this end of each.
+"""Connections to other shards, of this node or of others: the handler of each at this end.
 
 A host keeps a `ShardConnection` for each, and tells its `handler` what the transport says. What
 comes of that is in the event queue then: the host lets the shard take it.
@@ -18,7 +18,7 @@ from weir.host.unsent_bytes import UnsentBytes
 
 
 class Handler(Protocol):
-    """Who takes what comes on a connection."""
+    """Takes the bytes of a connection."""
 
     def receive(self, data: bytes) -> None:
         """Take bytes as they come."""

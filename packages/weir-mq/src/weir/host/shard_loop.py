@@ -204,7 +204,7 @@ def _only_publish(events: Sequence[ev.Event]) -> bool:
                         return False
                 elif type(frame) not in _PUBLISHING:
                     return False
-        elif not isinstance(event, ev.Opened | ev.Arrived):  # who has said nothing yet, or that
+        elif not isinstance(event, ev.Opened | ev.Arrived):  # a silent peer, or that
             return False
     return True
 
@@ -224,7 +224,7 @@ def _only_read(events: Sequence[ev.Event]) -> bool:
 
 
 def _drop(event: ev.Event) -> None:
-    """Nobody believes the shard any more."""
+    """Drop events of a broken shard."""
 
 
 class PendingFrames(Protocol):
@@ -238,7 +238,7 @@ class PendingFrames(Protocol):
 
 
 class FrameParts(Protocol):
-    """Who has so many small frames that they are served by parts."""
+    """A peer with so many small frames that they are served in parts."""
 
     session: int
 
@@ -247,7 +247,7 @@ class FrameParts(Protocol):
 
 
 class Backlog:
-    """Frames that have come and are not in the queue of events yet, by who has them."""
+    """Frames that have come and are not in the queue of events yet, by peer."""
 
     __slots__ = ("_namespaces", "_queue", "is_shared", "parts", "unserved")
 
@@ -278,7 +278,7 @@ class Backlog:
         self.parts.add(self._namespaces.get(one.session, ""), one)
 
     def serve_next(self) -> None:
-        """Serve the next frames of who waits longest in `unserved`."""
+        """Serve the next frames of the peer that waits longest in `unserved`."""
         one = self.unserved.popleft()
         one.queued = False
         one.serve()
@@ -423,8 +423,8 @@ class ShardLoop:
         soon: Soon,
     ) -> None:
         """`actions` do what each effect asks for. `linked` are the nodes that this shard links to:
-        with any of them clients are let in though `shard` leads nothing, for who leads comes out
-        between them.
+        with any of them clients are accepted although `shard` leads nothing, because these nodes
+        find the leaders among themselves.
         """
         self._shard = shard
         self._queue = queue
@@ -439,7 +439,7 @@ class ShardLoop:
         self._rests_until = 0
         #: Which peer spoke last; and how much was said in this turn of the host.
         self._spoke = self._said_bytes = 0
-        #: Whether clients are let in: once they are, that goes on, whoever leads.
+        #: Whether clients are accepted: once they are, they stay accepted, whichever node leads.
         self.serves = False
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
-"""Peers that have not said who they are: how much each may bring, for how long, and all together.
+"""Peers that have not identified themselves: limits of their bytes and time, each and together.
 
-A connection is free until then, so what it holds is not a user's, and nobody misses it. A handshake
+Until then a connection holds nothing of a user's, and closing it does no harm. A handshake
 of TLS has a time limit of its own, which begins when its first step is done, not while it waits for
 its turn behind thousands of others. It costs as much as hundreds of messages: when all devices of a
 city come back at once, those that are in go first, so a turn of the loop does a few handshakes, and
@@ -38,7 +38,7 @@ H = TypeVar("H")
 
 
 class Peer(Protocol):
-    """Who came."""
+    """A peer that connected."""
 
     session: int
 
@@ -189,7 +189,7 @@ class Handshakes(Generic[D]):
     def __init__(
         self, queue: EventQueue, strangers: Strangers[D], time: Callable[[], float]
     ) -> None:
-        """Tell `queue` who came; what `strangers` bring is limited. `time` is in seconds."""
+        """Tell `queue` of new peers; `strangers` limits their bytes. `time` is in seconds."""
         self._queue = queue
         self._strangers = strangers
         self._time = time
@@ -330,7 +330,7 @@ class Handshakes(Generic[D]):
 
 
 class HandshakeTurns(Generic[H]):
-    """Whose handshake goes on in this turn, and who waits, in order."""
+    """Handshakes that continue in this turn, and those that wait, in order."""
 
     __slots__ = ("_spent", "_waiting")
 

@@ -15,7 +15,7 @@ from weir.host.ports import Log
 #: A shard that ends so often within so many seconds ends the node.
 ENDS_MAX = 5
 ENDS_WITHIN_SECONDS = 60.0
-#: How often a shard says that it is alive, and it is looked who does.
+#: How often a shard says that it is alive, and how often that is checked.
 ALIVE_SECONDS = 1.0
 #: From the end of a process to its next start, at first, and from that of a trunk to a new one.
 FIRST_PAUSE_SECONDS = 0.1
@@ -112,8 +112,8 @@ class Supervision:
     # -- processes ----------------------------------------------------------------------------
 
     def started(self, shard: int) -> list[Action]:
-        """A process is there: it learns who is away, and is joined with all others, which learn
-        that way of the new one.
+        """A process has started: it learns which shards are down, and is joined with all others,
+        which learn of it in that way.
         """
         member = self._members[shard]
         member.starts += 1
@@ -174,9 +174,9 @@ class Supervision:
     # -- looks --------------------------------------------------------------------------------
 
     def look(self) -> list[Action]:
-        """Look who stands still, and kill who does for too long.
+        """Find processes that hang, and kill those that hang for too long.
 
-        Looks are counted, not seconds: where this process stood still too, nobody is to blame.
+        Looks are counted, not seconds: if this process hung too, no shard is to blame.
         """
         killed: list[Action] = []
         for member in self._members:

@@ -11,7 +11,7 @@ _STALL_SECONDS = 10.0
 class UnsentBytes:
     """Bytes that are charged to a budget until they have left this process.
 
-    Who has them gives back to the budget what `release` and `drop` return.
+    The owner gives back to the budget what `release` and `drop` return.
     """
 
     __slots__ = ("_since", "deadline", "size")

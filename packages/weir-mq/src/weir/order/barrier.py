@@ -15,8 +15,8 @@ import msgspec
 from weir.errors import RemoteProtocolError
 from weir.order.clock import stamp_at
 
-#: A voter that starts again stands by all it may have promised, so each extension may cost whoever
-#: reads in total order as long.
+#: A restarted voter keeps every promise that it may have made, so each extension may delay readers
+#: in total order by as long.
 EXTENSION_MS = 1_000
 #: Less than this in hand, and it is time for the next extension: a flush takes its time.
 _LEAST_MS = 500
@@ -142,7 +142,7 @@ class Roster:
             if self._frontier is not None and self._frontier[1] == partition:
                 self._frontier = None
             member.reached = stamp
-            # Where all others have ended, whoever tells something is as far as any of them.
+            # If all others have ended, a member that reports something is as far as any of them.
             if member.is_left and (member.bound >= self.barrier or self.barrier == NO_BOUND):
                 member.is_left = False
                 self._frontier = None

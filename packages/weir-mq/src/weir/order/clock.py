@@ -14,7 +14,7 @@ from weir.model.limits import MAX_AHEAD_MS
 
 LOGIC_BITS = 16
 STAMP_MAX = (1 << 63) - 1
-#: No clock comes here before the year 4199, and whoever stamps above it has as much room again.
+#: No clock comes here before the year 4199, and stamps above it have as much room again.
 STAMP_FAR = 1 << 62
 
 

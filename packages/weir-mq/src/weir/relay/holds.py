@@ -59,8 +59,8 @@ class Holds:
         #: By child, how long and how much is kept for it; None: the same for any.
         self._each: Mapping[Child, HoldLimits] | None = None
         self._rows: dict[Child, Hold] = {}
-        #: Nodes that own the partition in the BrokerSets below, and are to say what they need; None
-        #: as long as nobody said who they are.
+        #: Nodes that own the partition in the BrokerSets below, and must say what they need; None
+        #: until they are known.
         self._awaited: frozenset[Child] | None = None
         #: Since when and from which offset all is kept for those.
         self._begun: tuple[int, int] | None = None

@@ -54,7 +54,7 @@ PULLS_AT_ONCE = 8
 
 
 class Me(NamedTuple):
-    """Who pulls: system, BrokerSet and node, and which group."""
+    """The pulling relay: system, BrokerSet and node, and the group that it pulls."""
 
     system: int
     brokerset: int
@@ -80,7 +80,7 @@ class _Upper(msgspec.Struct):
 
 
 class _Asked(msgspec.Struct):
-    """What is under way: its number, to whom it went, and when."""
+    """A request under way: its number, the upper node that it went to, and when."""
 
     number: int
     upper: UpperNode

@@ -72,8 +72,8 @@ class TopicMarks:
         return True
 
     def reached(self, above: int, stamp: int) -> bool:
-        """Whether somebody need not wait who waits for a mark at `stamp` or above, or with 0 for
-        the next one that is waited for, and `above` the last one that was used.
+        """Whether a request need not wait that asks for a mark at `stamp` or above, or with 0 for
+        the next mark that is waited for, and `above` the last one that was used.
         """
         return (self.stamp if stamp else self._awaited) > above and self.stamp >= stamp
 

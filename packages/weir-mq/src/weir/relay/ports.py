@@ -119,7 +119,7 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class UppersSet(msgspec.Struct, frozen=True):
-    """From whom to pull, the preferred one first; those of the core come last."""
+    """The upper nodes to pull from, the preferred one first; those of the core come last."""
 
     uppers: tuple[UpperNode, ...]
 

@@ -39,7 +39,7 @@ class EntryReader(Protocol):
 
 
 class Link(msgspec.Struct):
-    """One request of a relay below: who asks of which group, and what is to be done for it."""
+    """One request of a relay below: the relay, the group, and the actions that it needs."""
 
     number: int
     group: int
@@ -53,7 +53,7 @@ class ChildLinks:
     """The requests of relays below that wait. Of one node, one pull of a group waits at a time."""
 
     def __init__(self) -> None:
-        """Nobody waits yet."""
+        """Begin without waiters."""
         self._links: dict[int, Link] = {}
         self._of_child: dict[tuple[int, Child], int] = {}
         self._number = 0

@@ -26,8 +26,8 @@ class BadRelayFolder(WeirError):
 
 
 class Founded(msgspec.Struct, frozen=True):
-    """Who a relay is: set and node are what it tells the core. It is `private` once it has pulled
-    as a user: what is here is for users from then on.
+    """The identity of a relay: the set and the node that it tells the core. It is `private` once it
+    has pulled as a user: what is here is for users from then on.
     """
 
     system: int

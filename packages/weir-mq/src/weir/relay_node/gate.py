@@ -1,7 +1,7 @@
-"""What stands before the requests of a relay: logins, and what each user may read.
+"""Guards the requests of a relay: logins, and the topics that each user may read.
 
-A relay that pulls as a user serves that to users alone, and each topic to those whom the core lets
-read it. What is not listed here is refused: no request is answered whose rights nobody has checked.
+A relay that pulls as a user serves only users, and each topic only to users who may read it in the
+core. Requests that are not listed here are refused: none is answered without a check of rights.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ _HELD_UP_MS = 20
 _TICK = 0.25
 #: A full disk holds up a stop for so many seconds.
 _STOP_WITHIN = 10.0
-#: The core is one upper node to a relay: the client finds who leads a partition there.
+#: The core is one upper node to a relay: the client finds the leader of a partition there.
 CORE = UpperNode(0, 1, True)
 _LOOK_EVERY = 2.0
 #: At the wish of clients that know of more, so often at most.
@@ -95,7 +95,7 @@ class RelayConfig(msgspec.Struct, frozen=True):
     uppers: tuple[Hosts, ...] = ()
     #: Where its pages are served; None: nowhere.
     metrics: tuple[str, int] | None = None
-    #: Who it is in the core; None: nobody, unless the hosts name a certificate.
+    #: Its user in the core; None: none, unless the hosts name a certificate.
     credentials: AnyCredentials | None = None
     #: What it serves TLS with; None: it serves without.
     tls: ServerFiles | None = None
@@ -293,7 +293,7 @@ class RelayHost:
 
     async def look_anew(self) -> None:
         """Ask the core for its topics, for a client that knows of one, or of a partition, that is
-        not here: it may be new. Whoever asks meanwhile waits for the same answer. Raises
+        not here: it may be new. Clients that ask meanwhile wait for the same answer. Raises
         `Unavailable` if the core does not answer.
         """
         loop = asyncio.get_running_loop()
@@ -361,7 +361,7 @@ class RelayHost:
         return self.config.tags if now is None else now.tags
 
     async def _look_for_tiers(self, network: NetworkClient) -> None:
-        """Ask for the topology: who pulls from here, and from whom to pull."""
+        """Ask for the topology: the relays that pull from here, and the upper nodes."""
         try:
             told = await network.request(t.DescribeTopology(), t.TopologyState)
         except Unauthorized as error:

@@ -213,7 +213,7 @@ class _Connection:
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
             log.debug("a connection ends: %r", task.exception())
-            self._writer.transport.abort()  # to close it would wait for who takes nothing
+            self._writer.transport.abort()  # closing would wait for a peer that reads nothing
 
     async def _serve(self, frame: ClientFrame) -> None:
         opcode, correlation = frame.opcode, frame.correlation
@@ -225,7 +225,7 @@ class _Connection:
                 reply = await self._answer(request, room)
             except WeirError as error:
                 reply = refusal_of(error)
-            # Not all answers take room, and who takes none in is not read from.
+            # Not all answers take room, and a peer that reads no answers is not read from.
             await room.step_back()
             await self._send(reply, opcode, correlation)
 

@@ -85,7 +85,7 @@ class Places(asyncio.Semaphore):
 class AnswerRoom(AsyncExitStack):
     """The memory that one answer may use, from when messages are read for it until it is sent.
 
-    Whoever has it needs nothing else that others may have: a place among the requests of a
+    A request that has it waits for nothing that others may hold: a place among the requests of a
     connection is taken before it, never after it.
     """
 
@@ -345,8 +345,8 @@ class RelayRequests:
                 await asyncio.wait_for(news.wait(), left if plan is None else min(left, 0.01))
             except TimeoutError:
                 continue
-        # Whoever read ahead of a relay that restarted, or in the core, is right: only an answer to
-        # what was asked since says where the core ends.
+        # A reader may be ahead of a relay that restarted, because it read before, or in the core:
+        # only an answer to a later request says where the core ends.
         if request.offset > held.committed and held.answers > heard + 1:
             raise request.beyond(held.state.start, held.committed, held.state.forks)
         return reads.nothing_for(request, held.committed, held.mark, held.partitions, lineage)
@@ -506,8 +506,8 @@ class RelayRequests:
             (partition, *((mark.stamp, mark.through) if mark else (0, 0)))
             for partition, mark in enumerate(marks)
         ]
-        # Whoever reads on learns here of partitions that joined. From which stamp on each counts
-        # only the core knows: from the first one on it is safe.
+        # Readers learn here of partitions that joined. Only the core knows from which stamp on each
+        # counts: the first one is safe.
         roster = tuple((partition, 0) for partition in range(1, len(rows)))
         reached = all(stamp >= request.stamp for _, stamp, _ in rows)
         return m.Barriers(request.topic, rows, roster, reached)

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 
 class Started(NamedTuple):
-    """A relay that serves: who it is, where clients connect, and the port of its pages, 0 without
-    any.
+    """A relay that serves: its identity, where clients connect, and the port of its pages, 0
+    without any.
     """
 
     founded: Founded

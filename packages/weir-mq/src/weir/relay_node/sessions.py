@@ -1,4 +1,5 @@
-"""Who reads from a relay: clients log in to the core, by a connection that it makes for each.
+"""Sessions of a relay's clients: each logs in to the core, over a connection that the relay makes
+for it.
 
 A relay keeps no users, rules or secrets. It passes the steps of a login on to the core, so a
 password never reaches it, and asks by that client's own session whether it may read a topic: roles,
@@ -90,10 +91,11 @@ class Core(Protocol):
 class BegunReports:
     """Tells the leaders in the core what the consumers of one client work on.
 
-    A client tells it by pings to whom it is connected. A ping is answered by the shard that it
-    comes to, and the one connection that a relay has for a client ends at any shard of the core. So
-    each partition's part goes on as a pull of no message, which the core passes on to the leader
-    (docs/adr/0064). A message that ends its consumer thus counts as tried, whoever leads it.
+    A client reports it by pings to the node that it is connected to. The shard that receives a ping
+    answers it, and a relay's one connection for a client ends at any shard of the core. So the
+    relay reports each partition's part as a pull of no message, which the core forwards to the
+    leader (docs/adr/0064). A message that ends its consumer thus counts as tried, whichever node
+    leads the partition.
     """
 
     def __init__(self) -> None:
@@ -146,7 +148,7 @@ class ReaderSession:
     """The session of one client."""
 
     def __init__(self, config: RelayConfig, system: int, core: Core, channel: Channel) -> None:
-        """Nobody has logged in yet. A relay whose own user reads for it serves users alone."""
+        """Begin without logins. A relay that pulls as a user serves only users."""
         self._config = config
         self._system = system
         self._core = core
@@ -161,8 +163,8 @@ class ReaderSession:
         #: By which connection a consumer was first granted what it may take along to another one.
         self._keeping: Connection | None = None
         self._keeps = asyncio.Event()
-        #: By topic, or by what is pulled as whom, when the core last allowed that, by the clock of
-        #: the loop.
+        #: By topic, or by pull and principal: when the core last allowed it, by the clock of the
+        #: loop.
         self._allowed: dict[tuple[int | bytes, ...], float] = {}
 
     # -- logins ------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ class ReaderSession:
         return await self._ask(request)
 
     def check_greeted(self) -> None:
-        """Raise `NotAuthenticated` for somebody who has to log in first."""
+        """Raise `NotAuthenticated` for a client that has to log in first."""
         if self._config.is_private and not self.user:
             raise NotAuthenticated(
                 "this relay serves users of its core alone: log in, as by weirs://USER@RELAY with "
@@ -212,8 +214,9 @@ class ReaderSession:
         """Return if the client may read a topic. Raises what the core refuses it with, and
         `Unavailable` where that cannot be known.
         """
-        # Any node answers this, and at once; it needs the rights of a fetch. What waits counts as a
-        # use in an open set, too: its closing ends the session of whoever may not read.
+        # Any node answers this, and at once; it needs the rights of a fetch. A waiting request
+        # counts as a use in an open set, too: when the set is closed, the sessions of users that
+        # may not read end.
         await self._check((topic,), m.AskBarriers(topic, stamp=1, wait_ms=1))
 
     async def check_relay(self, asked: Pull | AskFilter | SayHold) -> None:
@@ -322,7 +325,7 @@ class ReaderSession:
             await asyncio.get_running_loop().create_future()
             return
         await upstream.over.wait()
-        # Who was revoked is to be let go at once, and the core says it by hanging up alone.
+        # A revoked user must be disconnected at once, and the core says so only by hanging up.
         if await self._core.answers(GRACE_SECONDS):
             return
         left = CUTOFF_SECONDS

@@ -55,7 +55,7 @@ class RelayStore:
         """
         self.log: Log = found.log
         self._checkpoint_bytes = checkpoint_bytes
-        #: By group, what its entries say; whoever hosts the partitions takes them from here.
+        #: By group, the state of its entries; the host of the partitions takes them from here.
         self.states: dict[int, RelayState] = {}
         self._checkpointed = self.log.tail
         #: By group, below which index nothing is needed once a checkpoint holds what it said.

@@ -1,4 +1,4 @@
-"""Where a relay node is among the tiers: whom it pulls from, and who pulls from it."""
+"""The place of a relay node among the tiers: its upper nodes, and the relays below it."""
 
 from __future__ import annotations
 

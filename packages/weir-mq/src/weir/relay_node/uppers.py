@@ -119,7 +119,7 @@ class UpperRelay:
         group = message.group
         network = self._network
         if network is None or not network.is_up or network.welcome is None:
-            await asyncio.sleep(0)  # whoever asks goes on first
+            await asyncio.sleep(0)  # the caller continues first
             return self._refused(message, RETRY_MS)
         address = Address(0, 0, group, network.welcome.node)
         request = m.AskRelay(address, b"".join(r.encode_message(message)))
@@ -254,7 +254,7 @@ class _Feed:
     def __init__(self, topic: int) -> None:
         self.topic = topic
         self.marks = TopicMarks()
-        #: By stamp, what asks for it, and for whom.
+        #: By stamp, the task that asks for it, and the asker.
         self.asked: dict[int, tuple[asyncio.Task[None], MarkAsker]] = {}
         #: When the next question may be sent, by the clock of the loop.
         self.next_at = 0.0
@@ -266,7 +266,7 @@ class MarkFeeds:
     """Marks for all who wait for one here. A stamp that several wait for is asked for once."""
 
     def __init__(self) -> None:
-        """Nobody waits yet."""
+        """Begin without waiters."""
         self._feeds: dict[int, _Feed] = {}
         self._waiting = 0
 

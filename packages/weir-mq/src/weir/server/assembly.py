@@ -188,7 +188,9 @@ def _reached(config: Config, shard: Shard) -> tuple[str, int]:
 
 
 async def _disk(folder: Path) -> FileDisk:
-    """Open a log's folder; the node's folder is held, so who has it open is about to end."""
+    """Open a log's folder; this process holds the node's folder, so one that has the log open is
+    about to end.
+    """
     until = asyncio.get_running_loop().time() + ORPHAN_SECONDS
     while True:
         try:
@@ -279,12 +281,12 @@ def assemble(
     """Return what drives `shard` on the running loop. Log number n lies on `disks[n]`, and
     `positions[n]` saves how far it is durable. Peers are let in within `limits`. Other nodes are
     told what `own` says of the shard; `trunk_lost` is told of each other shard of this node to
-    which a trunk broke. `policy` says who may do without TLS; `births` are those that were known of
-    nodes when this one ran last, in a closed set.
+    which a trunk broke. `policy` says which peers may connect without TLS; `births` are those that
+    were known of nodes when this one ran last, in a closed set.
     """
     loop = asyncio.get_running_loop()
     limits = limits or ConnectionLimits()
-    #: What each effect asks for: who does it adds it.
+    #: The action for each kind of effect: components add theirs.
     actions: dict[type, Callable[..., None]] = {}
     #: What several components know: nodes that are linked to, the addresses at which nodes were
     #: found, and peers of other shards by their sessions here.

@@ -65,7 +65,7 @@ class Lifecycle:
         self.ready = asyncio.Event()
         self.stopped = asyncio.Event()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        #: What is cut at once when the shard breaks: whoever makes it puts it here.
+        #: Closed at once when the shard breaks: components add what they open.
         self.cuts = contextlib.ExitStack()
 
     def serve(self) -> None:
@@ -165,7 +165,7 @@ class Driver:
 
     async def start(self) -> None:
         """Bring the shard up, and let clients in when it leads all its groups; other nodes link
-        before. With any of those it serves at once: who leads comes out between them.
+        before. With any of those it serves at once: they find the leaders among themselves.
         """
         self._turns.start()
         self._tick()

@@ -39,7 +39,7 @@ def offered(folder: Path) -> Iterator[str]:
     """Let a node of this folder take the password that is yielded, during the block. Raises
     `BadRequest` where the file cannot be written.
     """
-    # It is random: there is nothing to guess, and nothing to slow down who tries.
+    # It is random: guessing is hopeless, so attempts need not be slowed down.
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     verifier = make_verifier(password, secrets.token_bytes(SALT_BYTES), ITERATIONS_MIN)
     file = folder / FILE

@@ -1,1 +1,3 @@
-"""The BrokerSets of a system as a tree of tiers: its file, its checks, what changes, who votes."""
+"""The BrokerSets of a system as a tree of tiers: its file, its checks, its changes, and its
+voters.
+"""

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 #: From the beginning of one save to that of the next at the least: 50 saves a second at most.
 SAVE_EVERY_SECONDS = 0.02
-#: How long a save waits for more flushes when none was under way: who waits for the confirm of the
-#: first one has it by then. What is left of 20 ms is for the save itself.
+#: How long a save waits for more flushes when none was under way: the confirm of the first one is
+#: sent by then. What is left of 20 ms is for the save itself.
 GATHER_SECONDS = 0.012
 #: How long a disk that could not take one is left alone.
 SAVE_RETRY_SECONDS = 1.0
@@ -198,8 +198,8 @@ class Flusher:
         self._reached = reached
         self._done = done
         self._retry_seconds = retry_seconds
-        #: How long each write and sync took. One flush is in flight at a time, so whoever runs it
-        #: adds to this, before anybody is told.
+        #: How long each write and sync took. One flush is in flight at a time, so its runner adds
+        #: to this, before the shard is told.
         self.seconds = Histogram(FLUSH_SECONDS)
         #: How long the last one took.
         self.took_seconds = 0.0

@@ -1,4 +1,4 @@
-"""The data folder of a node: who it is, where its logs lie, and where it listens now.
+"""The data folder of a node: its identity, where its logs lie, and where it listens now.
 
 node.json      system, BrokerSet and node ids, the nodes it was founded with, and the logs; written
                once, when it is founded
@@ -208,7 +208,7 @@ class NodeFolder:
             raise BadFolder(
                 f"{self.path} is a file, or lies below one: give --data a folder"
             ) from None
-        # In this order: whoever founds it now writes the one before it makes the others.
+        # In this order: a process that founds it now writes node.json before it makes the logs.
         if any(self.path.glob("log-*")) and self.founded() is None:
             raise BadFolder(
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
@@ -284,8 +284,8 @@ class NodeFolder:
             ) from None
 
     def note_births(self, births: Mapping[int, int]) -> None:
-        """Note the births of nodes durably, for the owner alone: who knows them can pass for these
-        nodes. Raises `OSError`.
+        """Note the births of nodes durably, readable by the owner alone: they allow to impersonate
+        these nodes. Raises `OSError`.
         """
         self._replace(_BIRTHS, msgspec.json.encode(births), 0o600)
 

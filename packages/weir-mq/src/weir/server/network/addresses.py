@@ -68,9 +68,10 @@ def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
     """Keep the ports while it lasts, so that a shard that starts again finds them free.
 
     A socket that is bound and does not listen gets no connections. All shards listen on all sockets
-    of the shared port, and the system deals connections out to those: each shard takes from one of
-    them, and from the others who waits there too long, for one that stands still takes nobody. Each
-    binds its own port again: while it is away, connections there are refused. Raises `OSError`.
+    of the shared port, and the system deals connections out to those: each shard accepts from one
+    of them, and from the others the connections that have waited too long, because a shard that
+    hangs accepts none. Each binds its own port again: while it is away, connections there are
+    refused. Raises `OSError`.
     """
     places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found = [*dict.fromkeys((family, str(address[0])) for family, *_, address in places)]

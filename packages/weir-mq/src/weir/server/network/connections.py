@@ -32,7 +32,7 @@ Begin = Callable[[asyncio.Transport], ShardConnection]
 
 
 class Runner(Protocol):
-    """Who does what a shard asks for."""
+    """Carries out the effects of a shard."""
 
     def run(self) -> None:
         """Let the shard take what is in its queue, and do what comes of it."""
@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 class LinkAcceptor(Protocol):
-    """Who takes connections that other nodes made."""
+    """Takes connections that other nodes made."""
 
     def accept(self, transport: asyncio.Transport, data: bytes) -> None:
         """Take a connection over that began with `data`, in the link dialect."""
@@ -196,7 +196,7 @@ class NodeLinks:
     """Takes connections that other nodes made: they become links."""
 
     def __init__(self, connections: ShardConnections, links: Links, tls: TlsAcceptor) -> None:
-        """Have `links` say who is there, and `tls` whose certificate he has."""
+        """Let `links` identify the peer, and `tls` check its certificate."""
         self._connections = connections
         self._links = links
         self._tls = tls
@@ -293,7 +293,7 @@ class ShardConnections:
         await self._loop.create_connection(handshake.layer, sock=sock)
         try:
             await handshake.done(LINK_HELLO_SECONDS)
-        except ConnectionResetError:  # who has no certificate yet hangs up
+        except ConnectionResetError:  # a node without a certificate hangs up
             self._plain[place] = self._loop.time() + _PLAIN_SECONDS
             raise
 

@@ -51,7 +51,7 @@ class MovableProtocol(Protocol):
 
 
 class EventGatherer(Protocol):
-    """Who is told what connections say."""
+    """Receives the bytes of connections."""
 
     @property
     def frames(self) -> int:
@@ -65,11 +65,11 @@ class EventGatherer(Protocol):
 
 
 class ConnectionHost(EventGatherer, Protocol):
-    """Who serves connections."""
+    """Serves connections."""
 
     @property
     def tls(self) -> TlsAcceptor | None:
-        """Who opens what begins with a TLS handshake; None: nobody."""
+        """Opens connections that begin with a TLS handshake; None: they are not accepted."""
 
     def protocol(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
@@ -131,7 +131,7 @@ class DevicePoller:
         self._epoll.register(listener, READS)
 
     def shut(self) -> None:
-        """Take no connections any more; who is in stays."""
+        """Accept no more connections; present ones stay."""
         for listener in self._listeners.values():
             # Closed alone it would stay there while another process has it open, too.
             with contextlib.suppress(FileNotFoundError):  # nobody is taken just now
@@ -300,7 +300,7 @@ class DevicePoller:
         self._loop.call_later(seconds, self._resume, listener)
 
     def _resume(self, listener: ListeningSocket) -> None:
-        """Take who is still there."""
+        """Accept the connections that still wait."""
         if listener.fileno() in self._listeners:
             self._epoll.register(listener, READS)
             with self._gathered():

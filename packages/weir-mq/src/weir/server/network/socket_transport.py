@@ -23,7 +23,7 @@ _HIGH_DEFAULT = 1 << 16
 
 
 class TransportWatcher(Protocol):
-    """Who looks at many sockets at once."""
+    """Watches many sockets at once."""
 
     def watch(self, transport: PlainTransport, events: int) -> None:
         """Call `turn` when one of `events` comes, and no more when another did; 0: at none."""

@@ -39,8 +39,8 @@ _LINK_VERSION = "TLSv1.3"
 
 
 class TlsPolicy(NamedTuple):
-    """Who may do without TLS: clients from some addresses, and nodes; and whether those nodes must
-    be named until the core says it (`weir.broker.api.effects.GuardLinks`).
+    """Which peers may connect without TLS: clients from some addresses, and nodes; and whether
+    those nodes must be named until the core says it (`weir.broker.api.effects.GuardLinks`).
     """
 
     plaintext: Plaintext = "allow"
@@ -72,7 +72,7 @@ class TlsAcceptor:
         connections: Connections[asyncio.Transport],
         policy: TlsPolicy = _LAX,
     ) -> None:
-        """Serve `connections`; `policy` says who may do without TLS."""
+        """Serve `connections`; `policy` says which peers may connect without TLS."""
         self.links = policy.links
         self.serving: ServerTls | None = None
         #: Why newer files are not served.
@@ -128,7 +128,7 @@ class TlsAcceptor:
         return one
 
     def check_plaintext(self, lower: PlainTransport, data: bytes) -> None:
-        """Have who comes without TLS, as its first bytes say, be refused unless it may."""
+        """Refuse a peer whose first bytes are no TLS, unless the policy allows it."""
         if self._plaintext == "allow" or data[0] == LINK_VERSION:
             return
         if self._plaintext == "loopback":
@@ -199,7 +199,7 @@ class TlsAcceptor:
             self._connections.budget.release(-change)
 
     def shaken(self, one: TlsTransport) -> None:
-        """Look who it is: it is told in its own dialect if it may not come in."""
+        """Check the peer's identity: a refusal is sent in the peer's own dialect."""
         self.counts.handshakes += 1
         refusal = self._refusal(one)
         if refusal:

@@ -132,7 +132,7 @@ def _number(value: float) -> str:
 
 
 class Visitor(NamedTuple):
-    """Who asks for a page: the address, the certificate, and the token that came with it."""
+    """The sender of a request: its address, its certificate, and the token in the request."""
 
     address: str
     is_private: bool
@@ -141,14 +141,14 @@ class Visitor(NamedTuple):
 
 
 class Guard(Protocol):
-    """What says who may see pages that are not for everybody."""
+    """Decides which visitors may see pages that are not for everybody."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
         """What is served by TLS; None without a certificate."""
 
     async def check(self, visitor: Visitor) -> Answer | None:
-        """Return what is answered to who may not see a page; None if it may."""
+        """Return the answer to a visitor that may not see a page; None if it may."""
 
 
 class Pages:
@@ -157,8 +157,8 @@ class Pages:
     def __init__(
         self, pages: Mapping[str, Page], cheap: Collection[str] = (), guard: Guard | None = None
     ) -> None:
-        """Take the pages by path; those that are `cheap` are served in a crowd too, and to
-        everybody: the others to whom `guard` lets see them.
+        """Take the pages by path; `cheap` pages are served under load too, and to everybody; the
+        others only to visitors that `guard` admits.
         """
         self._guard = guard
         self._pace = HandshakePace()
@@ -190,14 +190,14 @@ class Pages:
                     stream.write(await self._respond(stream, writer, crowded))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked is gone, or takes too long to say what he wants
+            pass  # the visitor is gone, or too slow in sending its request
         finally:
             self._open -= 1
             self._silent.pop(writer, None)
             writer.close()
 
     def _make_room(self) -> bool:
-        """Let go of whoever has waited longest without asking; False if all have asked."""
+        """Close the oldest connection without a request; False if all have sent one."""
         oldest = next(iter(self._silent), None)
         if oldest is None:
             return False

@@ -1,5 +1,5 @@
-"""Who may see a node's pages: health is for everybody, and in a closed set the rest is for users
-who may `list system`, by a bearer token or by the certificate of a user.
+"""Guards a node's pages: everybody may see its health, and in a closed set the others need a user
+who may `list system`, by a bearer token or by a certificate.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NodeGuard:
         return 403, PLAIN, "this user may not: weir acl allow ROLE list system\n"
 
     def _check_channel(self, visitor: Visitor) -> str:
-        """Return why who comes without TLS is not served; empty if it is, as at the port."""
+        """Return why a visitor without TLS is refused; empty if it is not, as at the port."""
         if visitor.is_private or self._tls.serving is None or self._plaintext == "allow":
             return ""
         if self._plaintext == "loopback" and is_loopback(visitor.address):
@@ -79,7 +79,7 @@ class NodeGuard:
         return "this node takes TLS only: ask by https\n"
 
     def _is_allowed(self, visitor: Visitor) -> bool:
-        """Return whether who asks may. Raises `NotAuthenticated` for nobody that is known."""
+        """Return whether a visitor may see them. Raises `NotAuthenticated` for unknown visitors."""
         if visitor.token:
             return self._shard.token_allows(visitor.token, "list", "system")
         self._shard.check_news()

@@ -29,7 +29,7 @@ CLUSTERS_SHOWN_MAX = 1_000
 
 
 class Host(Protocol):
-    """What the figures need of whoever drives the shard."""
+    """What the metrics need of the shard's driver."""
 
     @property
     def connections(self) -> int:

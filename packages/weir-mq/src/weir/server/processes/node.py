@@ -252,7 +252,7 @@ class Processes:
         if late:
             await asyncio.wait(late)
         for keeper in self._keepers:
-            keeper.exception()  # whoever waited was told of the first one
+            keeper.exception()  # the waiting caller got the first one
         return not late and all(member.drained for member in self._members)
 
     async def _until(self, *events: asyncio.Event) -> None:

@@ -176,5 +176,5 @@ class Stranger:
         link.to_client(encode_greeting(answer))
 
     def lost(self, link: Link) -> None:
-        """Who linked is gone."""
+        """The linked node is gone."""
         self._greetings.pop(link, None)

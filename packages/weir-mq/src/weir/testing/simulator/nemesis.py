@@ -140,9 +140,9 @@ class Storm:
             host.restart(self._world.between(*self._down))
 
     def _depose(self) -> None:
-        """Kill whoever leads a group, and let the one come back that was deposed before.
+        """Kill the leader of a group, and restart the one that was deposed before.
 
-        What the one did not get to tell anybody meets what the other did not.
+        Entries that one of them did not send meet those that the other did not.
         """
         leaders = self._brokers.leaders()
         if not leaders:

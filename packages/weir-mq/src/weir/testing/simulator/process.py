@@ -32,7 +32,7 @@ from weir.testing.simulator.sockets import Dial, Dialer, Network, Socket, Socket
 from weir.testing.simulator.witness import Witness
 from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 
-#: How often a process looks at who takes its replies, if it ticks more slowly.
+#: How often a process looks whether peers take its replies, if it ticks more slowly.
 _LOOK = 2 * ev.TICK_MS * MS
 _STOPPING = "this node is stopping"
 #: A shard's own port is so much above its number.
@@ -72,7 +72,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Keeper(Protocol):
-    """Who starts the processes of a node, and is told what they say."""
+    """Starts the processes of a node, and receives their messages."""
 
     def served(self, process: Process) -> None:
         """A process serves."""
@@ -118,7 +118,7 @@ class Hardware:
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """What a process has of its node: what it runs on; and of its set, who is in it."""
+    """What a process has of its node, which it runs on, and of its set: the members."""
 
     world: World
     hardware: Hardware

@@ -29,7 +29,7 @@ _ACCEPTED = (0, 6 * MS)
 
 
 class Told(Protocol):
-    """Whom a socket tells what it says."""
+    """Receives the bytes of a socket."""
 
     def open(self, transport: Socket, /) -> bool:
         """Begin."""
@@ -63,7 +63,9 @@ class Socket:
     def __init__(
         self, sockets: Sockets, link: Link, told: Told, site: str, asks: bool = False
     ) -> None:
-        """Read nothing before `accept`. `site` is where the peer is. Who `asks` has dialled."""
+        """Read nothing before `accept`. `site` is the peer's place; the side that `asks`
+        dialled.
+        """
         self.site = site
         self.is_full = False
         self.link = link
@@ -162,7 +164,7 @@ class Socket:
         return False
 
     def write_eof(self) -> None:
-        """Nobody asks for this."""
+        """Never called."""
         raise AssertionError("links close both ways at once")
 
     def is_closing(self) -> bool:
@@ -200,7 +202,7 @@ class Network:
 
 
 class Listening(Protocol):
-    """Who can be dialled."""
+    """A server that can be dialled."""
 
     def connect(self, client: End, up: Way, down: Way, site: str) -> Link:
         """Open a connection to a client that is at `site`."""
@@ -213,7 +215,7 @@ Begin = Callable[[Transport], ShardConnection]
 
 
 class Wired:
-    """Whom the socket of a connection between shards tells what it says."""
+    """Receives the bytes of a connection between shards."""
 
     def __init__(self, begin: Begin) -> None:
         """Tell the connection that `begin` returns."""
@@ -250,7 +252,7 @@ class Wired:
 class Sockets:
     """All connections of a process: those that it serves, and those that it has dialled.
 
-    Who connects is accepted in a turn with all others that came meanwhile, and read then.
+    A new connection is accepted in one turn with all others that came meanwhile, and then read.
     """
 
     def __init__(
@@ -260,8 +262,8 @@ class Sockets:
         connections: Connections[Socket],
         look_after: int,
     ) -> None:
-        """Have none. It is looked at who takes replies `look_after` µs behind a turn, if that is
-        not 0: then the process's own tick does as well.
+        """Begin without any. It looks `look_after` µs after a turn whether peers take their
+        replies, if that is not 0: then the process's own tick does as well.
         """
         self.process = process
         #: Those whose clients do not take their replies.
@@ -360,7 +362,7 @@ class Sockets:
             self.process.turn()
 
     def _accept(self) -> None:
-        """Accept who came, and read all that is there: it is one to the shard."""
+        """Accept new connections, and read all their bytes: it is one turn to the shard."""
         if self._over or self._standstill.asleep(self._accept):
             return
         accepting, self._accepting = self._accepting, []
@@ -381,7 +383,7 @@ class Sockets:
                 self._world.after(self._look_after, self._look)
 
     def _look(self) -> None:
-        """Look at who takes its replies, though it is no time for a tick."""
+        """Look whether peers take their replies, between two ticks."""
         if not self._standstill.asleep(self._look):
             self.check()
             self.process.turn()

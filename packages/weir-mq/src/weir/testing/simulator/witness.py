@@ -34,7 +34,7 @@ class Witness:
         self.complaints: list[tuple[str, str]] = []
 
     def look(self, process: RunningProcess) -> None:
-        """Note who leads on a process, and what it applied since the last time.
+        """Note the groups that a process leads, and what it applied since the last time.
 
         A group has one leader a term, and in a lineage one entry at each committed index.
         """

@@ -221,7 +221,7 @@ class Transport(asyncio.Transport):
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return whom it serves."""
+        """Return the protocol that it serves."""
         return self._protocol
 
     def close(self) -> None:

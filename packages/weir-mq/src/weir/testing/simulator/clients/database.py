@@ -2,7 +2,7 @@
 which databases do.
 
 Each transaction has it alone, from its first statement on. A connection may break in any statement,
-before a commit, or behind one: then the commit happened, and whoever asked for it gets an error.
+before a commit, or behind one: then the commit happened, and its caller gets an error.
 What a process that dies had under way is lost. `engine_of` needs SQLAlchemy.
 """
 
@@ -181,7 +181,7 @@ class DatabaseConnection:
         database, since = self._database, self._database.world.now
         while (holder := database.holder) is not None:
             if database.world.now > database.used + _IDLE:
-                holder.die()  # whoever has it stands still
+                holder.die()  # its holder hangs
             elif database.world.now > since + _PATIENCE:
                 raise sqlite3.OperationalError("database is locked")
             else:

@@ -3,7 +3,7 @@
 Callbacks run in the order in which they were scheduled, as asyncio promises. The world's dice say
 which connection is served first of those that became ready within an instant, how long a turn of
 the loop takes, and now and then that a new task begins late. There are no threads, executors,
-child processes or signals: whoever asks for one is refused, and named.
+child processes or signals: a caller that asks for one is refused, and named.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._dead = True
         self._sources.clear()
         for turn in range(_LAST_TURNS):
-            if not turn % _PATIENCE:  # who wants to wait for something is told again
+            if not turn % _PATIENCE:  # tasks that still wait are cancelled again
                 for task in list(self._living.values()):
                     task.cancel()
             if not self._ready:
@@ -321,7 +321,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def refuse_thread(work: Callable[[], None], name: str) -> NoReturn:
-    """Refuse to start a thread. Raises `RuntimeError`, which names whoever asked."""
+    """Refuse to start a thread. Raises `RuntimeError`, which names the caller."""
     _refuse("a thread")
 
 

@@ -130,7 +130,9 @@ class VirtualBackground(Background):
 
 
 class VirtualQueue:
-    """What threads of a process wait by for work: each item goes to who has waited longest."""
+    """What threads of a process wait by for work: each item goes to the thread that has waited
+    longest.
+    """
 
     def __init__(self) -> None:
         """Be empty."""
