@@ -1,7 +1,7 @@
-"""Attacks on a set that a node has joined by a secret, by who knows the command that founded that
-node, has read what went over the network meanwhile, and has copies of the folders of both nodes.
+"""Attacks on a set that a node has joined by a secret. The attacker knows the command that founded
+that node, has read the network traffic meanwhile, and has copies of the folders of both nodes.
 
-A closed set has mutual TLS on its links: without it, who reads what nodes say may repeat it.
+A closed set has mutual TLS on its links: without it, an attacker that reads traffic may repeat it.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class Target(msgspec.Struct, frozen=True):
 
     @contextmanager
     def added_node(self, *secrets: bytes) -> Iterator[int]:
-        """Have a node added that never comes; again with each of the secrets, as by who has lost
-        the command that founds it. Returns its number.
+        """Add a node that never connects; again with each of the secrets, like an administrator who
+        has lost the command that founds it. Returns its number.
         """
         who = ("root", self.password) if self.is_closed else ("", "")
         adding = [ChangeNode("add", 1, self.host, self.port)]
@@ -140,7 +140,7 @@ class Target(msgspec.Struct, frozen=True):
             self.answers(*who, [ChangeNode("remove", node)])
 
     def administrator(self) -> Client:
-        """Return the client of somebody who may see everything."""
+        """Return the client of a user that may see everything."""
         return self.connect("root", self.password) if self.is_closed else self.connect()
 
 

@@ -142,7 +142,9 @@ def outlive_a_topic(target: Target) -> bool:
 
 
 def _uses(before: m.TopicInfo, after: m.TopicInfo) -> Iterator[m.Request]:
-    """Yield what a user may ask who has rights in a topic, by its name and by both addresses."""
+    """Yield requests that a user with rights in a topic may send, by its name and by both
+    addresses.
+    """
     yield m.DescribeTopic(_LENT)
     for address in (before.addresses[0], after.addresses[0]):
         batch = memoryview(bytes(encode([b"v"], group=address.group)))

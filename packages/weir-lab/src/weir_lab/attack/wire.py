@@ -106,7 +106,9 @@ def prove_with(claim: Claim, proof: bytes) -> bytes:
 
 
 def is_let_in(target: Target, greeting: bytes, context: ssl.SSLContext | None = None) -> bool:
-    """Return whether who sends the greeting of a node is let in; without a context, without TLS."""
+    """Return whether a peer that sends a node's greeting is accepted; without a context, without
+    TLS.
+    """
     with suppress(OSError, RemoteProtocolError):
         sock = target.plain()
         sock.settimeout(_LINK_SECONDS)

@@ -18,7 +18,7 @@ EPOCH_MS = 10_000_000
 
 
 class BarrierChecks(Checks):
-    """Raft's properties and *BarrierHolds*: what a barrier says stays true, whoever leads."""
+    """Raft's properties and *BarrierHolds*: what a barrier says stays true under any leader."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -161,7 +161,7 @@ class OrderedActor(Actor):
 
     def change(self, change: raft.Change) -> None:
         """Begin to change the configuration: behind an entry stamped above all promises, which
-        whoever is elected by the new one has in its log (counterexample 3).
+        every leader elected by the new configuration has in its log (counterexample 3).
         """
         self.propose(0)
         self.node.change(change)

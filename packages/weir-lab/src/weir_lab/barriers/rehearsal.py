@@ -52,7 +52,7 @@ class OrderedRehearsal(Rehearsal):
 
     @property
     def leaders(self) -> list[OrderedActor]:
-        """Who leads, or still believes so."""
+        """The nodes that lead, or still believe so."""
         up = (self.of(id) for id, actor in self.actors.items() if actor.up)
         return [actor for actor in up if actor.node.role is raft.Role.LEADER]
 

@@ -44,7 +44,8 @@ class Settings(msgspec.Struct, frozen=True):
     replicas: int = 1
     #: The devices wake up once the disk is at rest, or after this long.
     rest_s: float = 0.0
-    #: What they say who they are by; and among how many fleets, each with a tag (0: one without).
+    #: What they prove their identity by; and among how many fleets, each with a tag (0: one
+    #: without).
     auth: Auth = "none"
     tags: int = 0
     #: A producer publishes beside them, message by message.

@@ -138,7 +138,7 @@ def _signing_us() -> tuple[float, float]:
 
 
 def _nobody(_: int) -> None:
-    """Nobody watches the part that is only compared with."""
+    """Do nothing: the side that is only compared with has no observer."""
 
 
 def _cpu(pids: list[int]) -> float:

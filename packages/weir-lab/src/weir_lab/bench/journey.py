@@ -230,7 +230,7 @@ class Journeys:
         self._any = _Caller(world, self._nodes.running[0])
         self._address = self._create("lone", 1, "partition").addresses[0]
         self._total = self._create("total", settings.partitions, "total")
-        # The client goes to who leads the partition: there the request is decoded and decided.
+        # The client connects to the partition's leader, which decodes and decides the request.
         self._wait(lambda: len(self._leaders()) == 1)
         self._leader = _Caller(world, self._leaders()[0])
         # As the client asks: `publish` without a producer, or a producer as it is by default.

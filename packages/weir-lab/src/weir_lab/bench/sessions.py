@@ -27,7 +27,8 @@ from weir.tls.authority import opened
 from weir.tls.files import ClientFiles
 from weir_lab.bench.sides.certified import Certified
 
-#: The second has one order over its partitions; the third holds one message, for who waits then.
+#: The second has one order over its partitions; the third holds one message, for clients that then
+#: wait.
 TOPIC, LEDGER, STILL = "orders", "ledger", "still"
 FIRST_HUB = 1_000
 #: What a value begins with: when it was sent, in monotonic nanoseconds.
@@ -35,7 +36,7 @@ SENT_BYTES = 8
 #: Users and devices that publish do so this often.
 BETWEEN_S = 0.005
 _TOKEN_S = 3_600
-#: So many requests at once, of a user who may make one a second.
+#: So many requests at once, of a user that may send one a second.
 _QUEUED = 8
 #: They are in line by then.
 _IN_LINE_S = 0.1

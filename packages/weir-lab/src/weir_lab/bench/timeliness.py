@@ -204,7 +204,7 @@ def _as_user(url: str) -> str:
 
 
 async def _close(url: str, password: str) -> None:
-    """Let there be a user who may do everything, and nobody else do anything."""
+    """Create a user that may do everything, and allow nothing to all others."""
     async with connect(url, name="weir-bench") as client:
         await raise_level(client)
         await client.access.create_user(_USER, password, ["admin"])

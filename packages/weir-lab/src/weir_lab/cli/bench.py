@@ -201,9 +201,9 @@ def revocations(
     """Revoke users and devices in a closed set of three nodes under load: time until they end.
 
     Sessions are those of producers, readers, consumers, readers by a token, devices, scatterings,
-    readers in total order, consumers that take turns, who waits for messages or in line for a
-    quota, readers at a relay, and users and devices by certificates. Exit code 1 if one goes on, or
-    is served what was sent after its revocation was confirmed.
+    readers in total order, consumers that take turns, clients that wait for messages or for a
+    quota, readers at a relay, and users and devices by certificates. Exit code 1 if one continues,
+    or gets a message that was sent after its revocation was confirmed.
     """
     import msgspec
 

@@ -105,9 +105,9 @@ def burst(
     """Let devices connect within a second, send one 24-byte record each, and await its confirm.
 
     Each has a connection of its own in the device dialect, kept until all are done. A consumer
-    counts what is delivered. With --auth secret they prove who they are, with signed they sign each
-    frame besides, and with tls they connect by TLS. Exit code 1 unless every record was confirmed
-    and delivered once.
+    counts what is delivered. With --auth secret they prove their identity, with signed they sign
+    each frame besides, and with tls they connect by TLS. Exit code 1 unless every record was
+    confirmed and delivered once.
     """
     with usage("burst"):
         from weir_lab.bench.burst import Settings, measure

@@ -38,7 +38,7 @@ def remove(folder: Path) -> None:
         # The helpers of a Spark that was killed end a moment later, and may still write.
         shutil.rmtree(folder, ignore_errors=True)
         if time.monotonic() > deadline:
-            raise NotRemoved(f"{folder} cannot be removed: see who holds it, then remove it")
+            raise NotRemoved(f"{folder} cannot be removed: another process uses it")
         time.sleep(_AGAIN_SECONDS)
 
 

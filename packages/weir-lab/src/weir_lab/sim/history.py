@@ -12,7 +12,7 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.topic import Mode
 from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row, Sunk, Typed
 
-#: Who wrote what a sink staged: nobody counts it.
+#: The writer of staged messages: no checker counts it.
 STAGED: tuple[object, ...] = ("sink", 0)
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -93,7 +93,7 @@ class Grant:
     gone: int = -1
     #: When it was made, as a stamp; 0 where that is not told.
     stamp: int = 0
-    #: Who got it: a consumer, and the number of its connection.
+    #: The consumer that got it, and the number of its connection.
     holder: str = ""
     #: Whether that tells what it works on: what it did not begin beside that had no attempt.
     tells: bool = False
@@ -216,9 +216,9 @@ class Work:
 class Handled:
     """Messages that a consumer of a cluster in total order was handed in a turn.
 
-    `acked` is when it was told that they are done by it, -1 while it was not: who is told that an
-    ack came too late may have lost the answer of an earlier try, which did it. `back`: they were
-    given back. `holder` is the consumer.
+    `acked` is when the consumer was told that its ack did them, -1 before that: a consumer that is
+    told that its ack came too late may have lost the answer of an earlier try, which did them.
+    `back`: they were given back. `holder` is the consumer.
     """
 
     cluster: str
@@ -263,10 +263,10 @@ class Reading:
     """What a reader in total order gave without a break, from the offsets of `start` on; of that,
     what is stamped above `after`.
 
-    Who joins the topic while it reads is read from its first message on. With a `partition`, of
-    that alone, in its own order. A reader that `skips` passes over what went past retention. One
-    that ended where the topic did at a time after `cut` has all that was confirmed by then; -1 if
-    it did not end.
+    A partition that joins the topic while it reads is read from its first message on. With a
+    `partition`, it reads that alone, in its own order. A reader that `skips` passes over messages
+    that retention deleted. One that ended where the topic did at a time after `cut` has all that
+    was confirmed by then; -1 if it did not end.
     """
 
     reader: str

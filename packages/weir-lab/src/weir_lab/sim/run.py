@@ -51,7 +51,7 @@ from weir_lab.sim.scenarios.users import play_users
 from weir_lab.sim.shape import NODE, Shape, machine
 from weir_lab.sim.workload import Domain, Workload
 
-#: What fails in a world is not told to whoever plays it: relays there log as they do elsewhere.
+#: Failures in a world are not shown on the terminal: relays there log as they do elsewhere.
 logging.getLogger("weir").addHandler(logging.NullHandler())
 
 _DRAIN_WITHIN = 20 * SECOND
@@ -60,7 +60,7 @@ _DRAIN_WITHIN = 20 * SECOND
 _CONSUME_WITHIN = 20 * SECOND
 #: So many flushes one behind the other a program may take to come to its end.
 _FLUSHES = 40
-#: Participants wait longer each time for who is slow.
+#: Participants wait longer each time for slow ones.
 _DECIDE_WITHIN = 20 * SECOND
 _LOOK = 50 * MS
 _ENOUGH_WITHIN = 60 * SECOND
@@ -124,7 +124,7 @@ class _Drain(Client):
         self.retry(self.ready)
 
     def _look(self, partition: int, link: Link | None) -> None:
-        """Ask where a partition ends: who has just begun to lead may give less than all of it."""
+        """Ask where a partition ends: a new leader may give less than all of it."""
         if link is self.link:
             request = m.Positions(self.addresses[partition])
             self.ask(request, lambda reply: self._looked(partition, reply))

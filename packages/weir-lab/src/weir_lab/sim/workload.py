@@ -91,7 +91,7 @@ class Domain(NamedTuple):
 
 
 def _fleet(scene: Scene, shape: Shape) -> list[Program]:
-    """Return devices that prove who they are, and are replaced meanwhile."""
+    """Return devices that prove their identity, and are replaced meanwhile."""
     programs: list[Program] = []
     coming: list[FleetHub] = []
     for number in range(shape.replaced):
@@ -112,8 +112,8 @@ def _unfinished(*kinds: Sequence[Program | Shipped]) -> Program | Shipped | None
 class Workload:
     """The programs of one run."""
 
-    #: Who was not finished when a world asked last, which it does behind each event, of those that
-    #: publish and of those that read: mostly, it is not yet.
+    #: The publisher and the reader that were not finished at the last look, which follows each
+    #: event: mostly they are not finished yet.
     _begun: Program | Shipped | None = None
     _reading: Program | Shipped | None = None
 

@@ -38,7 +38,7 @@ from weir_lab.spark_cluster.submission import Job, Submitter
 NODES = 3
 PARTITIONS = 4
 SOURCE, TARGET = "readings", "relayed"
-#: Whom to kill, in turn.
+#: What to kill, in turn.
 KINDS = ("driver", "executor", "leader")
 #: Before a kill, so many messages of the last one's time are in the table.
 _MORE_ROWS = 500
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make pipeline-kills", description=__doc__)
     parser.add_argument("--times", type=int, default=10, help="how often each kind is killed")
     parser.add_argument("--rate", type=int, default=200, help="messages a second")
-    parser.add_argument("--seed", type=int, default=1, help="says when to kill whom")
+    parser.add_argument("--seed", type=int, default=1, help="decides what is killed, and when")
     parser.add_argument("--environments", type=Path, default=Path("build/cluster"),
                         help="the folder in which environments are made and kept")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -82,7 +82,7 @@ class Submitter:
 
     def start(self, job: Job, out: BinaryIO, log: BinaryIO) -> subprocess.Popen[bytes]:
         """Start a job in a folder that was prepared; what it prints goes to `out`, all else to
-        `log`. Whoever starts it ends it.
+        `log`. The caller ends it.
         """
         return subprocess.Popen(
             self.command(job), stdin=subprocess.DEVNULL, stdout=out, stderr=log, cwd=self.folder,

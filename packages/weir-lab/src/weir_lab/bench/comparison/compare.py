@@ -50,8 +50,8 @@ Shape = Literal[
 BEHIND_THE_LOCKS = ("direct", "activemq")
 #: In these weir's columns are handed over whole, and message by message beside.
 _OF_COLUMNS = ("timeliness", "produce", "consume", "both", "workers")
-#: In these Python clients that are shipped for peers may be compared, too; who is not installed is
-#: left out.
+#: In these Python clients that are shipped for peers may be compared, too; those that are not
+#: installed are left out.
 _OF_CLIENTS = ("singles", "workers")
 #: Of these, less is better.
 TIMED = ("burst", "latency", "dormitory")
@@ -138,7 +138,7 @@ class Comparison(msgspec.Struct, frozen=True):
     times_best_synced: float | None
     times_best: float | None
     rounds: list[Round]
-    #: Whom it would be good to compare with, too, and why that is not done.
+    #: Other brokers worth comparing with, and why that is not done.
     absent: str = ABSENT
 
     @property
@@ -223,7 +223,7 @@ def unit_of(shape: Shape) -> str:
 
 
 def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender]]:
-    """Return weir and, behind it, whom it is compared with."""
+    """Return weir and, behind it, the brokers that it is compared with."""
     if settings.shape == "dormitory":
         # Only this shape needs a database.
         from weir_lab.bench.consumers.dormitory.platforms import platforms

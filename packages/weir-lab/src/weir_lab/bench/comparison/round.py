@@ -13,7 +13,8 @@ from weir_lab.bench.sides.contender import Contender
 
 #: What results call their failings.
 _FAILINGS = ("lost", "repeated", "reordered", "corrupt", "problems")
-#: Whoever is this many times worse than weir at its first turn cannot be the best: it has no other.
+#: A side that is this many times worse than weir in its first turn cannot be the best: it gets no
+#: other turn.
 _FAR = 2
 
 Say = Callable[[str], None]

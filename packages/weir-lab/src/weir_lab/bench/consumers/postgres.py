@@ -97,7 +97,7 @@ def _started(
         with said.open("ab") as log:
             process = subprocess.Popen(
                 words, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                # Ctrl-C is for whoever started it, who then stops the server when he is done.
+                # Ctrl-C is for the process that started it, which then stops the server.
                 start_new_session=True, **_as_user(),
             )  # fmt: skip
         try:

@@ -1,4 +1,4 @@
-"""Who is to send what in lockstep, and whether that can be done on this machine."""
+"""The messages that each producer sends in lockstep, and whether this machine can do that."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DIALECTS = (OWN, "redis", "nats")
 
 
 class LockstepPlan(msgspec.Struct, frozen=True):
-    """Who sends how much to the broker at a port of this machine: `shares` holds (producer,
-    messages) each. `side` is `OWN` or the label of a peer.
+    """How much each producer sends to the broker at a port of this machine: `shares` holds
+    (producer, messages) each. `side` is `OWN` or the label of a peer.
     """
 
     side: str

@@ -29,9 +29,9 @@ _BUFFERED = 64 * MIB
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Who sends how much: `shares` holds (producer, messages, partition) each. Producers that are
-    `lone` publish message by message, and await each before the next; those that send `by_message`
-    hand over one after the other, and await none.
+    """How much each producer sends: `shares` holds (producer, messages, partition) each. Producers
+    that are `lone` publish message by message, and await each before the next; those that send
+    `by_message` hand over one after the other, and await none.
     """
 
     url: str

@@ -181,7 +181,7 @@ async def _publish(producer: Producer, confirms: _Confirms, rate: int) -> None:
 
 
 async def _led(client: Client, nodes: int) -> list[int]:
-    """Return who leads each partition, as soon as all are led, and by all nodes."""
+    """Return the leader of each partition, as soon as all have one, and all nodes lead some."""
     async with asyncio.timeout(_LED_WITHIN_S):
         while True:
             leaders = [address.node for address in (await client.describe(_TOPIC)).addresses]

@@ -132,7 +132,7 @@ async def measure(side: Own, settings: Settings, say: Say) -> Result:
     ):
         await producers.ready()
         await numbers.ready()
-        # A fresh node is slower: who comes first would pay for that, so this run does not count.
+        # A fresh node is slower: the first run would suffer from that, so it does not count.
         await _Measured(side, client, producers, settings, ORDERS[0]).run(Begin("warm-up"))
         for number in range(settings.runs):
             # Each is the first one in turn.

@@ -1,4 +1,4 @@
-"""How devices of a burst say who they are: nothing, a proof, signed frames, or TLS.
+"""How devices of a burst prove their identity: not at all, by a proof, signed frames, or TLS.
 
 Speakers for `weir_lab.bench.sides.devices`, one a device: as firmware would do it, with all the
 work that a device has. Those of a fleet publish only once the broker has proved itself as well.
@@ -53,7 +53,7 @@ class Speaker(Protocol):
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What devices say who they are by: the key of their fleet and the id of the system, or the
+    """What devices prove their identity by: the key of their fleet and the id of the system, or the
     bundle of CAs by which they verify the broker, as a file.
     """
 
@@ -130,7 +130,7 @@ class Proving:
     def _check(self, content: object) -> None:
         expected = prove_broker(self._secret, self._claim)
         if not isinstance(content, Proven) or not check_proof(expected, content.proof):
-            raise WeirError("who answers is not the broker of this device")
+            raise WeirError("the server is not the broker of this device")
         self.ready = True
         if self._level == Level.SIGNED:
             keys = frame_keys(self._secret, self._claim)

@@ -1,4 +1,4 @@
-"""Nodes whose devices have to say who they are, for a burst of them."""
+"""Nodes whose devices must prove their identity, for a burst of them."""
 
 from __future__ import annotations
 

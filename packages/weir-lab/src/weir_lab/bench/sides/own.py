@@ -68,7 +68,7 @@ class Own:
     #: A process for each of several shards, by default.
     one_thread = False
 
-    #: What devices say who they are by.
+    #: What devices prove their identity by.
     login = Login()
 
     def __init__(

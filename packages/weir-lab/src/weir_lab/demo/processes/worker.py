@@ -1,7 +1,7 @@
 """The inside of a process of the demo: what it is to do, what it tells, and when it ends.
 
 Its task is its only argument, as JSON. It writes a `Status` a line to stdout; a line on stdin is
-its cue, and the end of stdin is the end of whoever started it, so of itself too.
+its cue, and the end of stdin means that its parent has ended: then it ends, too.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class HandledOnce:
 
 
 class OneHolder:
-    """Nobody works in a turn that is another's."""
+    """No consumer works in another's turn."""
 
     name = "OneTurn"
 

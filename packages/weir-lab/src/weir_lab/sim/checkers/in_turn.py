@@ -28,8 +28,8 @@ class _Story(NamedTuple):
 
 
 class OneCursor:
-    """What was acked is done, in the one order, and is never handed out again; what was not is
-    never passed by; and who comes late changes nothing (counterexample 22). But a seek begins anew.
+    """Acked messages are done, in the one order, and never handed out again; others are never
+    skipped; and a late ack changes nothing (counterexample 22). But a seek begins anew.
     """
 
     name = "OneCursor"
@@ -47,9 +47,9 @@ class OneCursor:
 
 
 class OneTurn:
-    """Nobody has a turn that is another's, and turns in which nothing got done are counted.
+    """No consumer has another's turn, and turns in which nothing got done are counted.
 
-    How long a turn lasts is known in a run of one shard whose clock nobody pushes about.
+    The length of a turn is known in a run of one shard whose clock no fault moves.
     """
 
     name = "OneTurn"
@@ -69,7 +69,7 @@ class OneTurn:
 
 
 def _beyond(cluster: str, story: _Story) -> Iterator[str]:
-    """Who was told that a turn is over begins nothing more in it."""
+    """A consumer that was told that its turn is over begins no more messages in it."""
     over: dict[int, int] = {}
     for move in story.moves:
         if move.stale >= 0:
@@ -121,7 +121,7 @@ def _known(story: _Story, turn: TurnTaken) -> Iterator[tuple[Offsets, str]]:
 
 
 def _late(story: _Story) -> Iterator[str]:
-    """Who had a turn before another's, a seek, or its own word that it ends, is told so."""
+    """A consumer whose turn ended, by another's turn, a seek, or its own word, is told so."""
     turns = {turn.fence: turn for turn in story.turns}
     for move in story.moves:
         if move.confirmed < 0:

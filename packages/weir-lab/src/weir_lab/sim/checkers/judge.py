@@ -141,7 +141,8 @@ class OneOffset:
 class RealTime:
     """If A was confirmed before B was sent to the same partition, A's offset is the lower one.
 
-    And who asks where a partition ends is told of all that had been confirmed by then.
+    And a request for the end of a partition is told of all messages that had been confirmed by
+    then.
     """
 
     name = "RealTime"

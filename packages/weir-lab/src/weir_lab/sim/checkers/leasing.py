@@ -149,7 +149,7 @@ def _until(history: History, grant: Grant) -> int:
 
 
 def _done_before(offset: int, one: Return, acks: list[Ack]) -> bool:
-    """Whether a message may have been done when it was given back, under a later grant: what is
-    done is confirmed, whoever gives it back.
+    """Whether a message may have been done when it was given back, under a later grant: a message
+    that is done is confirmed, whichever consumer gives it back.
     """
     return any(a.first <= offset < a.behind and a.sent <= one.confirmed for a in acks)

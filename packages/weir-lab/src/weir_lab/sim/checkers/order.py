@@ -36,8 +36,9 @@ class KeyOrder:
 
 
 class OrderedOnce:
-    """An ordered cluster is done in order: whoever gets or acks a message, all before it are done,
-    or with the same one. The client as it ships hands out nothing behind what it has given back.
+    """An ordered cluster works in order: when a consumer gets or acks a message, all before it are
+    done, or held by the same consumer. The client as it ships hands out nothing behind what it has
+    given back.
     """
 
     name = "OrderedOnce"

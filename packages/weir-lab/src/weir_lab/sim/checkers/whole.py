@@ -10,8 +10,8 @@ from weir_lab.sim.observations import UNREAD, Row
 
 
 class ReadWhole:
-    """Who reads a partition gets each message of it once, in its order, from where it begins; and
-    who reads to the end gets all that was confirmed before it began.
+    """A reader of a partition gets each of its messages once, in order, from where it begins; and
+    one that reads to the end gets all messages that were confirmed before it began.
     """
 
     name = "ReadWhole"

@@ -162,7 +162,7 @@ class Client(Program):
         return operation
 
     def received(self, link: Link, data: bytes) -> None:
-        """Give each reply to the one who waits for it."""
+        """Give each reply to its waiter."""
         if link is not self.link:
             return
         for frame in self._stream.receive(data):

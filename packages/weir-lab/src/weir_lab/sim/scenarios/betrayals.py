@@ -146,10 +146,10 @@ class Eviction(OrderPlot):
 
 
 class Latecomer(OrderPlot):
-    """Who joins stamps below what was said of the order before (counterexample 6).
+    """A partition that joins stamps below an earlier barrier of the order (counterexample 6).
 
-    The topic grows. The leader of partition 0 does not hear of that, and lets readers go on, while
-    the others have what is new led by one whose clock is behind.
+    The topic grows. The leader of partition 0 does not hear of that, and lets readers continue,
+    while the new partition is led by a node whose clock is behind.
     """
 
     first: ClassVar[int] = 100 * MS

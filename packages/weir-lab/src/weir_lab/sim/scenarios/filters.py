@@ -77,7 +77,7 @@ class Filters:
     """One world: what was confirmed, what each reader got, and what each cluster handled."""
 
     def __init__(self, seed: int) -> None:
-        """Draw who wants what."""
+        """Draw the tags of each reader and of each cluster."""
         self.world = world(seed, nodes=_NODES, faults=_FAULTS)
         self._dice = random.Random(f"filters {seed}")
         self.readers = [Following(self._some(), order) for order in _ORDERS for _ in range(2)]

@@ -40,7 +40,7 @@ _WITHIN = 60.0
 
 
 class Office:
-    """What became of each message, whoever handled it."""
+    """The outcome of each message, in any process."""
 
     def __init__(self, seed: int) -> None:
         """Draw which messages end their processes."""

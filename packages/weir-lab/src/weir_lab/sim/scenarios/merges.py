@@ -3,7 +3,7 @@
 Micro-batches lie in some partitions, each in several batches; partitions join and end. What a
 reader fetches is cut anywhere, also within a stamp; it is told barriers now and then; now and then
 it begins anew at its cursor, also within a batch. In the end every reader has given the one order.
-Nobody waits for ever: whoever is waited for has room.
+No fetch waits for ever: the partition that the others wait for has room.
 """
 
 from __future__ import annotations

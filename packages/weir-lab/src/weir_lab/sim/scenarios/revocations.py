@@ -257,8 +257,8 @@ class Realm:
         return account
 
     async def _change(self, w: Client, kind: str) -> None:
-        """Take something away from a user who is not kept, and give another one of its name that,
-        or give it back.
+        """Take something away from a user that does not keep its rights, and give it to another one
+        of the same name, or back.
         """
         slot = self._dice.choice(self.changed)
         account = self._slots[slot]

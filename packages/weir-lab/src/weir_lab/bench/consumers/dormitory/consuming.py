@@ -44,7 +44,7 @@ class Subscriber(asyncio.Protocol):
         self._transport.write(_CONNECT)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell who waits."""
+        """Wake the waiter."""
         if not self.ended.done():
             self.ended.set_exception(error or ConnectionError("activemq closed the connection"))
 

@@ -44,7 +44,7 @@ class Fault(Protocol):
         """How often it did what else it does, by name."""
 
     def victim(self, leader: int, number: int) -> int:
-        """Return whom round `number` strikes; 0 if that is not known."""
+        """Return the node that round `number` strikes; 0 if that is not known."""
 
     async def strike(self, victim: int, meanwhile: Meanwhile) -> None:
         """Strike, and return when the node is back."""

@@ -1,8 +1,8 @@
 """What clients sent and were told, against what is read in the end. Pure.
 
 A message is known by its producer and its number there, from 0 on
-(`weir_lab.bench.harness.payload`). Nothing of this is asked of a broker: it is written down by
-whoever sent, and by whoever read.
+(`weir_lab.bench.harness.payload`). Nothing of this comes from a broker: the senders and the readers
+record it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What happens once a majority is back: who leads each partition then, and when all confirm.
+"""What happens once a majority is back: the leader of each partition, and when all confirm.
 
 Two of three nodes are killed and started again. A message is published to each partition meanwhile.
-From the moment at which the first of them serves, the nodes are asked again and again who leads.
+From the moment at which the first of them serves, the nodes are asked again and again for the
+leaders.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ async def _settled(client: Client) -> None:
 
 
 class _Watch:
-    """Asks one node who leads each partition."""
+    """Asks one node for the leader of each partition."""
 
     def __init__(self, node: int, place: tuple[str, int], addresses: Sequence[Address]) -> None:
         #: Groups and terms in which the node named a leader.

@@ -280,7 +280,7 @@ class _Stage:
 
 
 def differing(heard: Read, read: Read) -> int:
-    """Return how many messages one reader got that another, who has all, found otherwise."""
+    """Return how many messages of one reader differ from those of another, which has all."""
     at = {place: who for *who, place in zip(*(c.tolist() for c in read.columns()), strict=True)}
     told = zip(*(column.tolist() for column in heard.columns()), strict=True)
     return heard.strange + sum(at.get(place) != who for *who, place in told)

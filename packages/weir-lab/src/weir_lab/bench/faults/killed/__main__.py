@@ -50,6 +50,6 @@ def told(result: Result) -> str:
 
 
 if __name__ == "__main__":
-    # Whoever ends this ends all that it started, which would go on without end.
+    # A signal that ends this process must end its children, which would run without end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -27,7 +27,9 @@ class CrewFailed(WeirError):
 
 @dataclass(slots=True)
 class _Seat:
-    """A place for a process, who has it, and when it is killed if it does not die by itself."""
+    """A place for a process, its present process, and when that is killed if it does not die by
+    itself.
+    """
 
     orders: Orders
     process: subprocess.Popen[bytes] | None = None
@@ -101,7 +103,7 @@ class Crew:
         with self._errors.open("ab") as errors:
             return subprocess.Popen(
                 words, env=environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-                # Ctrl-C is for whoever started them, who then ends them.
+                # Ctrl-C is for the process that started them, which then ends them.
                 start_new_session=True,
             )  # fmt: skip
 

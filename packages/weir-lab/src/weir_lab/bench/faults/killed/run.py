@@ -141,7 +141,7 @@ def _crew(shape: Shape, url: str, database: str, folder: Path) -> Crew:
 
 
 class _Run:
-    """Messages that flow, and who is killed meanwhile."""
+    """Messages that flow, and the processes that are killed meanwhile."""
 
     def __init__(self, shape: Shape, nodes: NodeSet, crew: Crew) -> None:
         self.consumers_seen = 0
@@ -202,7 +202,7 @@ class _Run:
                     await asyncio.sleep(_LOOK_SECONDS)
 
     async def _look(self, client: Client) -> bool:
-        """Kill whoever is due; return whether all is over."""
+        """Kill processes that are due; return whether all is over."""
         self.crew.fill()
         for one in await client.clusters(TOPIC, CLUSTER):
             self._waiting = one.lag

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=Shape().nodes)
     parser.add_argument("--tiers", action="store_true", help="a core node and relays below it")
     parser.add_argument("--times", type=int, default=Shape().times, help="with --tiers, of each")
-    parser.add_argument("--seed", type=int, default=Shape().seed, help="of whom it hits, and when")
+    parser.add_argument("--seed", type=int, default=Shape().seed, help="what it hits, and when")
     parser.add_argument(
         "--never-sync", action="store_true", help="plant a node that lies: it must be caught"
     )

@@ -80,8 +80,8 @@ class Machine:
                     "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
                     "init=/usr/bin/setpriv", f"ubda={self._disk}", "con=null", "con0=null,fd:1",
                     "quiet", f"vec0:transport=tap,ifname={self._tap},depth=64,gro=1",
-                    # Whoever is not root outside has no setuid programs of root inside, as `mount`
-                    # is one: they would lose what they are.
+                    # A user that is not root outside has no setuid programs of root inside, as
+                    # `mount` is one: they would lose what they are.
                     "--", "--no-new-privs", str(self._init),
                 ],
                 stdin=subprocess.DEVNULL,

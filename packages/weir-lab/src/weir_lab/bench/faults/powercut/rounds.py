@@ -42,7 +42,7 @@ class Shape(msgspec.Struct, frozen=True):
     times: int = 20
     seed: int = 0
     never_sync: bool = False
-    #: Longer than two outages, so that whoever has messages keeps them. Those whose grant was cut
+    #: Longer than two outages, so that consumers keep their messages. Those whose grant was cut
     #: off on its way to the consumer come to it when the lease ends.
     lease_s: float = 60.0
     tiers: bool = False

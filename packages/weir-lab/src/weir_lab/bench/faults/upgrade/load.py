@@ -78,7 +78,7 @@ class Load:
             async for batch in consumer.batches():
                 messages = [*batch.messages()]
                 result = await batch.ack(confirmed=True)
-                # What the lease had ended for is done by whoever has it now.
+                # Messages whose lease had ended are done by their present holders.
                 self.acked += [
                     text(one) for one in messages if result.of(one.offset).name == "DONE"
                 ]

@@ -47,7 +47,8 @@ from weir.testing.nodes import NodeSet
 NodeSet(Path(sys.argv[1]), {NODES}, 1)
 """
 #: With addresses: it makes the topics, and lets the set write the level that it supports.
-PREPARE = """
+PREPARE =
+"""
 import asyncio, sys, weir
 async def prepare():
     async with weir.connect(sys.argv[1]) as client:
@@ -60,7 +61,8 @@ async def prepare():
 asyncio.run(prepare())
 """
 #: With addresses and a topic: its values, or the sentence by which they are refused.
-_READ = """
+_READ =
+"""
 import asyncio, json, sys, weir
 from weir.errors import WeirError
 async def read():
@@ -77,12 +79,12 @@ except WeirError as error:
 class Result(msgspec.Struct, frozen=True):
     """What it came to. `steps`: how often a node was started with another release.
 
-    Of all that was confirmed: `lost` was not read, acked or copied by whoever should have, and
-    `repeated` was so twice; `reordered` came before what its producer had sent earlier; `differing`
-    came to a reader at another place than to the last one. `early` requests of the new level were
-    refused before that was raised, of `asked`. `refused` is what the release before said of what it
-    could not take: as a node of the raised set, and as a reader of a sink's topic; "" if it did.
-    `at_relay` is how many messages it read at a relay of this release.
+    Of all confirmed messages: `lost` ones were not read, acked or copied by a client that should
+    have, and `repeated` ones twice; `reordered` came before what its producer had sent earlier;
+    `differing` came to a reader at another place than to the last one. `early` requests of the new
+    level were refused before that was raised, of `asked`. `refused` is what the release before said
+    of what it could not take: as a node of the raised set, and as a reader of a sink's topic; "" if
+    it did. `at_relay` is how many messages it read at a relay of this release.
     """
 
     machine: Machine

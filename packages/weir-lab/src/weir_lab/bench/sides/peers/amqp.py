@@ -163,7 +163,7 @@ class Consuming:
         qos = _method(1, (60, 10), struct.pack(">IHB", 0, prefetch, 0))
         self._talk = _login([(_CHANNEL_OPEN_OK, qos), (_QOS_OK, b"")])
         self._purged = Marker(_FRAME.pack(1, 1, 8) + _METHOD.pack(*_PURGE_OK))
-        # Three frames: whom it is for, the properties, the value.
+        # Three frames: the destination, the properties, the value.
         self._records = Records(
             rb"\x01\x00\x01.{4}\x00\x3c\x00\x3c\x01t(.{8}).\x00.[^\xce]*\xce"
             rb"\x02\x00\x01.{4}\x00\x3c\x00\x00.{8}[^\xce]*\xce"

@@ -1,4 +1,4 @@
-"""Runs a peer's server, and ends it when whoever asked for it is gone, even by kill -9.
+"""Runs a peer's server, and ends it when the process that asked for it is gone, even by kill -9.
 
 `python -m weir_lab.bench.sides.peers.guard COMMAND...`: the pipe at stdin closes with the
 process that holds its other end. What leaves the session that it was started in is not found here.

@@ -31,7 +31,7 @@ class _Connection(asyncio.Protocol):
         self.fail(error or Disconnected("the peer closed the connection"))
 
     def fail(self, error: Exception) -> None:
-        """End the connection; whoever waits for anything gets the error."""
+        """End the connection; all waiters get the error."""
         for future in (self.is_ready, self.trouble):
             if not future.done():
                 future.set_exception(error)
@@ -77,7 +77,7 @@ class Producer(_Connection):
         self._look()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell who waits for confirms too."""
+        """Wake waiters for confirms, too."""
         super().connection_lost(error)
         if not self.done.done():
             self.done.set_exception(error or Disconnected("the peer closed the connection"))
@@ -168,7 +168,7 @@ class Worker(Consumer):
         self._ended: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Ack, hand on, and tell who waits for the end."""
+        """Ack, hand on, and wake the waiter for the end."""
         super().data_received(data)
         self._look_at_end()
 

@@ -24,7 +24,9 @@ _OPENING_AT_ONCE = 64
 
 
 class PeerPlan(msgspec.Struct, frozen=True):
-    """Who sends how much: `shares` holds (producer, messages) each; `window` counts messages."""
+    """How much each producer sends: `shares` holds (producer, messages) each; `window` counts
+    messages.
+    """
 
     peer: str
     port: int

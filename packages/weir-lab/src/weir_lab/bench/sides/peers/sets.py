@@ -58,7 +58,7 @@ class NatsSet(Nats):
         return ["sh", "-c", " & ".join(commands) + " & wait"]
 
     def among_others(self) -> dict[str, object]:
-        """Return who it is, and where the others are."""
+        """Return its identity, and the addresses of the others."""
         routes = [f"nats://127.0.0.1:{port}" for port in self._between.values()]
         listen = f"127.0.0.1:{self._between[self._own]}"
         return {
@@ -68,7 +68,7 @@ class NatsSet(Nats):
         }
 
     def answers(self) -> bool:
-        """Tell whether all servers take connections, and know who leads JetStream."""
+        """Return whether all servers accept connections, and know the leader of JetStream."""
         return all(map(answers, self._servers.values())) and all(map(_healthy, self._told.values()))
 
     def _make(self, topic: str, acks: Acks) -> None:
@@ -78,11 +78,11 @@ class NatsSet(Nats):
         self._asked(consume)
         leader = _LEADER.search(answer)
         if leader is None:
-            raise PeerFailed(f"{self.label} does not say who leads {topic}: {answer[:300]!r}")
+            raise PeerFailed(f"{self.label} does not name the leader of {topic}: {answer[:300]!r}")
         self.port = self._servers[leader[1].decode()]
 
     def _asked(self, request: tuple[str, bytes]) -> bytes:
-        """Ask until there is somebody who leads."""
+        """Ask until there is a leader."""
         until = time.monotonic() + _MADE_WITHIN_SECONDS
         while True:
             try:

@@ -79,7 +79,7 @@ class AtomicPublisher(Client, Generic[AttemptT]):
             self._run()
 
     def closed(self) -> None:
-        """Nobody will answer."""
+        """No answer will come."""
         super().closed()
         self._opening = False
 

@@ -95,7 +95,8 @@ class Author(Producer):
         self._pen.producer = reply.producer
         self._grant = reply
         if reply.epoch and not self.scene.brokers.far:
-            # What is undecided hides all behind it: who asks with a stamp waits until it is not.
+            # An undecided part hides all messages behind it: a request with a stamp waits until it
+            # is decided.
             stamp = 1 if self.history.scatterings else 0
             asks = m.Positions(self.addresses[self._partition], stamp)
             self.ask(asks, lambda there: self._fenced(reply, there))

@@ -27,7 +27,7 @@ _NONCE = struct.Struct(">II")
 
 
 class FleetHub(Hub):
-    """A hub that proves who it is where it must, and ends when its successor has come."""
+    """A hub that proves its identity if it must, and ends when its successor has connected."""
 
     def __init__(
         self, scene: Scene, name: str, hub: int, partition: int, messages: int, generation: int
@@ -38,7 +38,7 @@ class FleetHub(Hub):
         self._connections = 0
         self._may_begin = not generation
         self._asked: Challenge | None = None
-        #: Whether it has tried to prove who it is.
+        #: Whether it has tried to prove its identity.
         self.came = False
         #: The device that takes its place.
         self.successor: FleetHub | None = None
@@ -99,7 +99,9 @@ class FleetHub(Hub):
             super()._refused(value, reply)
 
     def _end(self) -> None:
-        """Nobody may come with this secret any more: what was not confirmed may be there or not."""
+        """No device may connect with this secret any more: unconfirmed messages may be stored or
+        not.
+        """
         if self.successor is None or not self.successor.came:
             text = "was told that its device was replaced before the new one came"
             self.history.complaints.append(("Fenced", f"{self.name}: {text}"))

@@ -85,8 +85,8 @@ class ShippedProducer(Shipped):
             await self._flushed(before)
 
     async def _flushed(self, before: Sequence[PendingBatch | PendingMessage]) -> None:
-        """Who leaves a producer without an error knows that all is confirmed which it was handed
-        before.
+        """A program that leaves a producer without an error knows that everything it sent before is
+        confirmed.
         """
         for one in before:
             try:

@@ -91,7 +91,7 @@ class ShippedReader(Shipped):
         )
         what = f"read {self._order}, {'live' if follow else 'to the end'}"
         try:
-            # Whoever follows waits for what is published, if anything is.
+            # A reader that follows waits for new messages, if there will be any.
             with self.operation(what if not follow else f"open to {what}") as operation:
                 since = self.world.now
                 await reader.open()

@@ -62,7 +62,7 @@ class VirtualThreads:
 
 
 class _Quiet:
-    """Nobody reads what a relay of a world logs."""
+    """Drops the log of a world's relay."""
 
     def is_due(self, trouble: Hashable, is_there: bool = True) -> bool:
         """Tell of nothing."""

@@ -1,7 +1,7 @@
 """A query writes its result to a topic by the client as it ships: driver and tasks in one process.
 
 Its batches are as Spark's: what one holds never changes, and one that was begun is run again until
-it is known to be published, whoever was killed meanwhile.
+it is known to be published, even if processes were killed meanwhile.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _TIMEOUT = 5.0
 #: How long somebody looks before Ctrl-C, in seconds: in a hurry, and where programs take time.
 _LOOKS = ((0.05, 0.3, 1.0), (1.0, 4.0, 15.0))
 _COUNTS = (None, None, 1, 4, 12)
-#: How likely whoever reads the output has had enough, each time that there is something to read.
+#: How likely the reader of the output closes it, each time that there is something to read.
 _ENOUGH = 0.01
 _LEASE = 30.0
 _LEASES = ((0.1, 0.4), (1.0, 5.0))
@@ -45,7 +45,9 @@ class Screen:
     """What a command has written: only what was flushed is there if it is killed."""
 
     def __init__(self, loop_is_mine: Any, has_enough: Any, world: World) -> None:
-        """Ask whether the process still lives, and whether whoever reads has had enough."""
+        """Return whether the process still lives, and whether the reader of its output has closed
+        it.
+        """
         self.lines: list[bytes] = []
         #: When each of them was flushed, in virtual µs.
         self.times: list[int] = []

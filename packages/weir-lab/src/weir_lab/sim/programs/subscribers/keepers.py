@@ -25,7 +25,7 @@ class KeyedConsumer(Consumer):
 class OrderedConsumer(Consumer):
     """Does one thing after the other; now and then it stands still, and goes on as if it had not.
 
-    Who comes after it must have begun where it stopped, whatever it acks then.
+    Its successor must have begun where it stopped, whatever it acks then.
     """
 
     mode: ClassVar[Mode] = Mode.ORDERED

@@ -224,7 +224,7 @@ class Consumer(Client):
             self._drained = self.ending and pulled > self.ending_since + over * MS
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            # There may be a new leader, for whom leases go on as they were when its log ended.
+            # There may be a new leader, which continues the leases as they were when its log ended.
             self.ending_since = max(self.ending_since, self.world.now)
             if not error.retryable:
                 self.complain("Honest", f"a pull was refused: {error!r}")
