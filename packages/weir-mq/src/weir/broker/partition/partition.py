@@ -120,9 +120,7 @@ class PartitionEvents:
         self.proposed: dict[int, int] = {}
 
     def answer_fetches(self) -> None:
-        """Answer fetches that wait for applied entries: together, for an answer holds all of
-        them.
-        """
+        """Answer fetches that wait for applied entries: together, since an answer holds all."""
         readable, self.readable = self.readable, {}
         for partition in readable.values():
             partition.answer_fetches()
@@ -461,9 +459,7 @@ class Partition:
 
     @property
     def has_leader(self) -> bool:
-        """Whether its leader is known; a damaged replica counts, since others answer for it or
-        none.
-        """
+        """Whether its leader is known; a damaged replica counts: others answer, or none will."""
         group = self.group
         if self.leading is not None or group.damage is not None:
             return True

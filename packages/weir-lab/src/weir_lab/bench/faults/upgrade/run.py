@@ -47,8 +47,7 @@ from weir.testing.nodes import NodeSet
 NodeSet(Path(sys.argv[1]), {NODES}, 1)
 """
 #: With addresses: it makes the topics, and lets the set write the level that it supports.
-PREPARE =
-"""
+PREPARE = """
 import asyncio, sys, weir
 async def prepare():
     async with weir.connect(sys.argv[1]) as client:
@@ -61,8 +60,7 @@ async def prepare():
 asyncio.run(prepare())
 """
 #: With addresses and a topic: its values, or the sentence by which they are refused.
-_READ =
-"""
+_READ = """
 import asyncio, json, sys, weir
 from weir.errors import WeirError
 async def read():
