@@ -84,8 +84,7 @@ def compare(
     Shape workers: consumers of one process share a filled topic and ack all of it, until the broker
     knows the last ack: Redis by the hundred, NATS each, RabbitMQ (but no stream) and ActiveMQ by
     the read. redis-py and nats-py are Redis and NATS with the Python clients that users have (pip
-    install weir-lab[peers]). Clients that are not installed are left out of shapes singles and
-    workers.
+    install weir-lab[peers]). Shapes singles and workers leave out missing clients.
 
     FOREIGN is how many cores others used beside a run. A run beside which that was more than 0.2 is
     run again, at most --reruns times, and that run counts beside which it was least. weir:messages
