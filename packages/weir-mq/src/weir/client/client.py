@@ -114,9 +114,7 @@ class Client:
 
     @property
     def fleets(self) -> Fleets:
-        """The fleets of devices: hubs that must prove their identity, and those that may
-        connect.
-        """
+        """The fleets of devices: hubs that must prove their identity, or may connect."""
         return Fleets(self._network)
 
     @property
