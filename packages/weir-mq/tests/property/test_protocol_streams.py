@@ -133,6 +133,8 @@ def test_data_bodies_are_packed_as_they_are_declared(
             assert one == len(getattr(value, name.removeprefix("number of ")))
         elif name in ("batches", "message"):
             assert one == b"".join(getattr(value, name))
+        elif name == "lineage":
+            assert one == value.lineage + 1  # 0 says nothing
         elif name == "ahead_ms":
             assert one == min(value.ahead_ms, 0xFFFFFFFF)
         elif name:

@@ -148,7 +148,7 @@ def test_what_a_clock_gave_or_promised_counts_though_no_message_has_that_stamp()
 def test_worlds_wait_until_clocks_come_to_what_a_wrong_one_has_promised(
     promised: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(4, replace(NODE, operations=0, ordered=(1,), rots=(0,)))
+    run = Run(9, replace(NODE, operations=0, ordered=(1,), rots=(0,)))
     produced, since = run.workload.produced, []
 
     def promise() -> bool:

@@ -52,7 +52,7 @@ def test_two_leaders_by_turns_overwrite_nothing_that_was_committed(
         fought.extend(what[:1] if what[0] == "fought" else ())
 
     monkeypatch.setattr(World, "note", note)
-    kept(DUEL, range(3))
+    kept(DUEL, range(5))
     assert len(fought) >= 2
 
 

@@ -180,7 +180,7 @@ def test_refusals_say_where_to_go_on(log: Log) -> None:
     with pytest.raises(OffsetOutOfRange) as below:
         log.fetch(9)
     assert below.value.detail == 10
-    with pytest.raises(Unavailable, match="nothing of t has come"):
+    with pytest.raises(Unavailable, match="this relay has received nothing of t yet"):
         Log().fetch(0)
     log.add(GapTold(16, 20, "gone"))
     with pytest.raises(DamagedRange, match="offsets 16 to 19 of t are lost"):

@@ -41,6 +41,7 @@ def test_a_relay_says_where_it_serves_and_the_doctor_looks_at_it(
             findings = json.loads(capsys.readouterr().out)["findings"]
             assert {one["check"] for one in findings} == {
                 "relay-core", "relay-access", "relay-lag", "relay-disk", "relay-gaps",
+                "relay-lineages",
                 "relay-acks",
             }  # fmt: skip
             process.stdin.close()
