@@ -399,6 +399,8 @@ class NetworkClient:
                     before = f"before that it was refused with {type(refused).__name__}: {refused}"
                     raise Disconnected(f"{error}; {before}") from error
                 await asyncio.sleep(pause)
+                if refused is not None and loop.time() >= deadline:
+                    raise refused from None  # the pause lasted longer: nothing more can be asked
                 continue
             if not isinstance(reply, kind):
                 raise TypeError(f"{type(request).__name__} was answered by {reply!r}")

@@ -84,3 +84,30 @@ def test_a_request_whose_last_try_has_no_answer_says_what_it_was_refused_with_be
             assert "before that it was refused with Overloaded: the disk is full" in said
 
     asyncio.run(scenario())
+
+
+def test_a_pause_that_outlasts_the_time_of_a_request_ends_it_with_the_refusal(
+    fake_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine. A request with no time left could not be answered."""
+    asked: list[m.Request] = []
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, request_timeout=0.8) as w:
+            await w.create_topic("t")
+
+            def full(request: m.Request) -> m.Refusal | None:
+                if not isinstance(request, m.OpenProducer):
+                    return None
+                asked.append(request)
+                return m.Refusal(Overloaded.code, "the disk is full", 5)
+
+            broker.script = full
+            plain = asyncio.sleep
+            monkeypatch.setattr(asyncio, "sleep", lambda seconds: plain(seconds + 1.0))
+            with pytest.raises(Overloaded, match="the disk is full"):
+                await w.publish("t", b"x")
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+    assert len(asked) == 1
