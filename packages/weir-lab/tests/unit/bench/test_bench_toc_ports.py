@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -34,6 +35,9 @@ def test_beacons_come_by_all_links_and_go_out_by_all() -> None:
     assert not found.fenced
 
 
+@pytest.mark.skipif(
+    "tracefs" not in Path("/proc/filesystems").read_text(), reason="the kernel has no trace events"
+)
 @pytest.mark.skipif(bool(missing_for(Place.XDP)), reason=missing_for(Place.XDP))
 def test_a_switch_in_the_kernel_is_measured_with_all_that_runs_for_it() -> None:
     found = measure_xdp_ports(PortSettings(ports=3, seconds=1.0, interval_ms=50.0))

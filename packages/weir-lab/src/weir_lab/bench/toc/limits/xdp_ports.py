@@ -149,6 +149,8 @@ def share_of_neighbours(thread: int, seconds: float) -> float:
             lines = (trace / "trace").read_text().splitlines()
         except OSError as error:
             raise CrewFailed(f"the kernel has no trace events for this: {error}") from error
+    if not spent:
+        raise CrewFailed("the kernel's thread of the switch took no time: no packet came")
     return traced_seconds(lines) / spent
 
 
