@@ -421,8 +421,8 @@ def secrets_at_rest(ask: _Ask) -> Finding:
             return Finding("secrets", "ok", "no users, and no key file")
         return Finding(
             "secrets", "warn", f"verifiers of {counted(users, 'user')} are stored unwrapped",
-            "a copy of the disk allows to try passwords: weir access key, set access.key_file on "
-            "all nodes, restart them in turn, then: weir access rewrap",
+            "anybody with a copy of the disk can try passwords: weir access key, set "
+            "access.key_file on all nodes, restart them in turn, then: weir access rewrap",
         )  # fmt: skip
     if left:
         found = f"not wrapped by the first key: {counted(left, 'secret')}"

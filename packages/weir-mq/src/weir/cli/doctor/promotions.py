@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from weir.protocol.client.topology import CopyList, CopyRow, TopologyState
 
 _SHOWN_MAX = 5
-#: What a node says to everybody that a promotion has left behind.
-_LEFT_BEHIND = "was promoted without this node"
 
 
 def promotion(patient: Patient) -> Finding:
@@ -43,7 +41,9 @@ def left_behind(error: WeirError) -> Finding | None:
     """Return what is to be done about a node which refuses all by this error since another set was
     promoted without it; None if that is not why.
     """
-    if _LEFT_BEHIND not in str(error):
+    from weir.broker.metadata.security.cutoff import LEFT_BEHIND
+
+    if LEFT_BEHIND not in str(error):
         return None
     return Finding(
         "promotion", "fail", str(error),

@@ -18,6 +18,9 @@ from weir.broker.metadata.security.access import Access
 from weir.errors import Unavailable
 from weir.order.clock import Time
 
+#: Part of what a node answers once a promotion has left it behind: `weir doctor` looks for it.
+LEFT_BEHIND = "was promoted without this node"
+
 
 class CurrentAccess(Protocol):
     """Where what is known of access lies: a snapshot puts another one there."""
@@ -114,7 +117,7 @@ class Cutoff:
         """Return why sessions end."""
         if self._outlived:
             return Unavailable(
-                f"another core set was promoted without this node (lineage {self._outlived}), "
+                f"another core set {LEFT_BEHIND} (lineage {self._outlived}), "
                 "which serves nothing any more: connect to a node of that set"
             )
         return no_news(self._cutoff_ms)

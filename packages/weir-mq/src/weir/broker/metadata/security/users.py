@@ -213,7 +213,7 @@ class AccessRequests:
         full = resource_name(kind, request.name)
         topic = full.partition(":")[0]
         found = access.authorize(user.principal, verb, rule.kind, full)  # type: ignore[arg-type]
-        if found is None and kind == "cluster":  # a right to the topic is one to its clusterss
+        if found is None and kind == "cluster":  # a right to the topic is one to its clusters
             found = access.authorize(user.principal, verb, "topic", topic)  # type: ignore[arg-type]
         if found is None:
             self._outbox.reply(caller, wire.AccessExplained(False))
