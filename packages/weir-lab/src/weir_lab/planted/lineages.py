@@ -91,7 +91,7 @@ OF_LINEAGES = (
         "lineage-left-behind-untold",
         "The doctor says of a node that a promotion has left it behind.",
         "weir.cli.doctor.promotions",
-        "if _LEFT_BEHIND not in str(error):",
+        "if LEFT_BEHIND not in str(error):",
         "if True:",
         f"{_DOCTOR}::test_a_node_that_a_promotion_left_behind_is_told",
     ),
