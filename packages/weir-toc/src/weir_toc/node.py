@@ -31,6 +31,7 @@ from weir_toc.congestion import MARK_ABOVE, PhantomQueue
 from weir_toc.controller.lag import LinkReading
 from weir_toc.errors import PacketError
 from weir_toc.packet import NEIGHBOUR, Packet
+from weir_toc.registers import START_NS, Half, Input
 from weir_toc.topology import Routes, Switch, Topology, rack_of
 
 #: A link is dead when nothing came by it for so many intervals.
@@ -47,10 +48,6 @@ MOVES_PER_INTERVAL = 4
 #: A step that is smaller than this part of an interval waits for the next beacon, or for more. The
 #: promises of idle processes differ by little, and the minimum takes each of them in turn.
 STEPS_PER_INTERVAL = 8
-#: Registers begin so far in the past: below every barrier of the network, and far from the wrap.
-START_NS = 3_600 * 1_000_000_000
-#: Above each time.
-_ABOVE_ALL = 1 << 64
 
 
 class Send(NamedTuple):
@@ -87,100 +84,6 @@ class Joined(NamedTuple):
 
 
 Effect = Send | Silent | Joined
-
-
-@dataclass(slots=True)
-class Input:
-    """One input of a half: its registers, and whether they count."""
-
-    epoch: int
-    barrier: int
-    commit: int
-    heard_at: int
-    #: How high the barrier was when it was last seen to have risen by an interval, and when.
-    risen: int
-    risen_at: int
-    #: What a process was told to begin above. Until its clock has come so far, its barrier stands.
-    floor: int = 0
-    #: Whether packets are accepted, and the barrier is in the minimum.
-    live: bool = True
-    #: How many were.
-    packets: int = 0
-    #: What its beacons hold beside their barriers in this epoch, once one of them was checked.
-    beacon: bytes = b""
-    #: Whether the commit register no longer follows what comes in, and in which epoch it was last
-    #: frozen.
-    frozen: bool = False
-    frozen_epoch: int = 0
-    #: Whether the commit register is out of the minimum; and whether it was, and has not come up to
-    #: the minimum yet.
-    removed: bool = False
-    is_behind: bool = False
-    #: Whether the controller has fenced it, or holds it after its removal: it may not come back.
-    held: bool = False
-    #: When the port last came back, None if it never did; and how often in a row it fell silent
-    #: soon after that. Until `held_until` it does not come back.
-    returned_at: int | None = None
-    relapses: int = 0
-    held_until: int = 0
-
-    def rise(self, barrier: int, interval: int, now: int) -> int:
-        """Look how high the barrier is; return when it was last seen to have risen enough.
-
-        A process that sends before its clock has come to the floor gives the stamps above it.
-        """
-        if barrier - self.risen >= interval or barrier - self.floor < interval:
-            self.risen, self.risen_at = barrier, now
-        return self.risen_at
-
-
-class Half:
-    """The up or the down half of a switch: registers and their minima."""
-
-    def __init__(self, start: int) -> None:
-        self.inputs: dict[int, Input] = {}
-        self.barrier = start
-        self.commit = start
-
-    def add(self, neighbour: int, epoch: int, now: int) -> None:
-        """Take another input. The minima stand still until its registers have passed them."""
-        start = now - START_NS
-        self.inputs[neighbour] = Input(epoch, start, start, now, start, now)
-
-    def raise_to(self, one: Input, barrier: int, commit: int, now: int) -> bool:
-        """Take the barriers of a packet; return whether a minimum of this half moved."""
-        return self.take(one, barrier, commit, now) and self.aggregate(now)
-
-    def take(self, one: Input, barrier: int, commit: int, now: int) -> bool:
-        """Take the barriers of a packet; return whether a minimum may have moved by that."""
-        one.heard_at = now
-        may_move = False
-        if barrier > one.barrier:
-            may_move = one.barrier <= self.barrier
-            one.barrier = barrier
-        if commit > one.commit and not one.frozen:
-            may_move = may_move or one.commit <= self.commit
-            one.commit = commit
-        return may_move
-
-    def aggregate(self, now: int) -> bool:
-        """Compute both minima anew; return whether one of them moved. They never decrease."""
-        barrier = commit = _ABOVE_ALL
-        for one in self.inputs.values():  # most packets of a network come through here
-            if one.live and one.barrier < barrier:
-                barrier = one.barrier
-            if not one.removed and one.commit < commit:
-                commit = one.commit
-        if barrier == _ABOVE_ALL:
-            barrier = now
-        if commit == _ABOVE_ALL:
-            commit = now
-        moved = False
-        if barrier > self.barrier:
-            self.barrier, moved = barrier, True
-        if commit > self.commit:
-            self.commit, moved = commit, True
-        return moved
 
 
 @dataclass(slots=True)
@@ -359,7 +262,8 @@ class SwitchNode:
         """Let time pass: beacons, and inputs that were silent for too long."""
         effects = self._effects = []
         self._skip(now)
-        silent_since = now - SILENT_INTERVALS * self.config.interval
+        interval = self.config.interval
+        silent_since = now - SILENT_INTERVALS * interval
         for half in (self.up, self.down):
             for neighbour, one in half.inputs.items():
                 if not one.live or one is self._virtual:
@@ -367,7 +271,12 @@ class SwitchNode:
                 if one.is_behind and one.commit >= half.commit:
                     one.is_behind = False
                     self._effects.append(Joined(neighbour, one.epoch))
-                if one.heard_at < silent_since or self._stands(now, neighbour, one):
+                if one.barrier - one.risen >= interval:  # without a call: most inputs rise
+                    one.risen, one.risen_at = one.barrier, now
+                    is_lost = one.heard_at < silent_since
+                else:
+                    is_lost = one.heard_at < silent_since or self._stands(now, neighbour, one)
+                if is_lost:
                     self._hold_back(now, one)
                     self._fence(half, neighbour, one)
         for half in (self.up, self.down):
@@ -655,8 +564,10 @@ class SwitchNode:
 
     def _beacon(self, now: int, neighbour: int, output: Output) -> None:
         half = output.half
-        data = wire.encode_beacon(self.switch.id, output.epoch, half.barrier, half.commit)
-        self._effects.append(_send((neighbour, data, 0)))
+        told = output.epoch, half.barrier, half.commit
+        if told != half.beacon_of:
+            half.beacon, half.beacon_of = bytes(wire.encode_beacon(self.switch.id, *told)), told
+        self._effects.append(_send((neighbour, bytearray(half.beacon), 0)))
         output.packets += 1
         output.sent_at, output.barrier, output.commit = now, half.barrier, half.commit
 

@@ -187,20 +187,22 @@ def constant_of(beacon: bytes | bytearray) -> bytes:
     return bytes(beacon[18:]) if beacon[28:32] == _TO_NEIGHBOUR else b""
 
 
-def decode_beacons(beacons: Iterable[bytes], near: int) -> Iterator[tuple[bytes | None, int, int]]:
-    """Yield of each beacon its constant and both barriers; None for a constant if it has a stamp.
+def decode_beacons(beacons: Iterable[bytes], near: int) -> list[tuple[bytes | None, int, int]]:
+    """Return of each beacon its constant and both barriers; None for a constant if it has a stamp.
 
     Nothing is checked here. One whose constant is known is undamaged: the checksum covers no more.
     """
     away = _HALF - near  # as `unwrap` does
-    for stamp, high, low, commit_high, commit_low, constant in _BEACON.iter_unpack(
-        b"".join(beacons)
-    ):
-        yield (
+    return [
+        (
             constant if stamp == NO_STAMP else None,
             ((high << 32 | low) + away & _LOW) - away,
             ((commit_high << 32 | commit_low) + away & _LOW) - away,
         )
+        for stamp, high, low, commit_high, commit_low, constant in _BEACON.iter_unpack(
+            b"".join(beacons)
+        )
+    ]
 
 
 def is_beacon(data: bytes | bytearray) -> bool:

@@ -7,8 +7,9 @@ from random import Random
 
 from rigs.xdp_path import Sent, Twins, without_beacons
 from weir_toc import packet as wire
-from weir_toc.node import Effect, Input, Silent
+from weir_toc.node import Effect, Silent
 from weir_toc.packet import Packet
+from weir_toc.registers import Input
 from weir_toc.topology import Topology, process_id
 from weir_toc.xdp import layout as at
 

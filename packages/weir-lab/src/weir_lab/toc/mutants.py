@@ -22,6 +22,7 @@ _OUTBOX = "weir_toc.endpoint.outbox"
 _PACKET = "weir_toc.packet"
 _PATHS = "weir_toc.controller.paths"
 _RECEIVING = "weir_toc.endpoint.receiving"
+_REGISTERS = "weir_toc.registers"
 _SENDING = "weir_toc.endpoint.sending"
 _STREAMS = "weir_toc.endpoint.streams"
 _FAILURES = "weir_toc.controller.failures"
@@ -81,7 +82,7 @@ MUTANTS = (
     Mutant("a process that joins is not told where to go on", _NODE,
            "wire.encode_floors(self.up.barrier, self.up.commit)",
            "wire.encode_floors(now - START_NS, now - START_NS)", 48, ("I1", "I4", "I9")),
-    Mutant("the minimum leaves out the input that lags", _NODE,
+    Mutant("the minimum leaves out the input that lags", _REGISTERS,
            "one.barrier < barrier:", "barrier == _ABOVE_ALL or one.barrier > barrier:",
            1, ("I9", "I4")),
     Mutant("packets carry the barrier of the wrong half", _NODE,

@@ -31,9 +31,10 @@ from weir_toc.controller.records import Removed
 from weir_toc.errors import ClockStopped, ControlError, PacketError, XdpError
 from weir_toc.forwarding import Forwarding
 from weir_toc.hosts.alarm import Alarm
+from weir_toc.hosts.batches import Sending
 from weir_toc.hosts.control_link import ControlLink, RawClock
 from weir_toc.hosts.frames import Frame, number_in
-from weir_toc.hosts.udp import Address, OpenSocket, Sending, UdpSocket
+from weir_toc.hosts.udp import Address, OpenSocket, UdpSocket
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
 from weir_toc.packet import split
 from weir_toc.places import Place
@@ -159,7 +160,9 @@ class Aggregator:
     # -- packets -------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        self._attempt(self._read)
+        # Beacons come when one's own are due: one turn of the event loop is enough for both.
+        if not self._alarm.ring_if_due():
+            self._attempt(self._read)
 
     def _attempt(self, work: Callable[[], object]) -> None:
         """Do what the event loop calls for, and set the timer whatever happens in it.
@@ -170,17 +173,17 @@ class Aggregator:
         """
         node = self._node
         assert node is not None
-        due = self.link.now() + node.config.interval
+        due = None
         try:
             work()
             due = node.deadline
         except (ClockStopped, XdpError, OSError) as error:
             self._broken.put_nowait(error)
         finally:
-            self._alarm.set(due)
+            self._alarm.set(self.link.now() + node.config.interval if due is None else due)
 
     def _read(self) -> bool:
-        """Take one burst; return whether there may be more."""
+        """Take one burst; return whether there is more, perhaps."""
         node = self._node
         assert node is not None
         burst = self.socket.read()
@@ -188,9 +191,10 @@ class Aggregator:
         sends: list[Sending] = []
         neighbours: list[int] = []
         beacons: list[bytes] = []
+        neighbour_at, takes_beacons = self._neighbours.get, self._takes_beacons
         for data, address, size in burst:
-            neighbour = self._neighbours.get(address)
-            if neighbour is not None and self._takes_beacons and wire.is_beacon(data):
+            neighbour = neighbour_at(address)
+            if neighbour is not None and takes_beacons and wire.is_beacon(data):
                 neighbours.append(neighbour)
                 beacons.append(data)
                 continue
@@ -204,8 +208,9 @@ class Aggregator:
                     self._take(now, bytearray(one), address, sends)
         if beacons:
             self._carry_out(node.receive_beacons(now, neighbours, beacons), sends)
-        self.socket.send(sends)
-        return len(burst) > 0
+        if sends:
+            self.socket.send(sends)
+        return not self.socket.is_drained
 
     def _take(self, now: int, data: bytearray, address: Address, sends: list[Sending]) -> None:
         node = self._node

@@ -60,6 +60,14 @@ class Alarm:
         wait = max(0.0, (due - self._link.now()) / 1e9)
         self._handle = asyncio.get_running_loop().call_later(wait, self._rings)
 
+    def ring_if_due(self) -> bool:
+        """Ring at once if it is time, without another turn of the event loop; return whether."""
+        if self._handle is None or self._link.now() < self._due:
+            return False
+        self._handle.cancel()
+        self._rings()
+        return True
+
     def check(self, interval: int) -> None:
         """Compare the clock with the timer: it may slew, and after a leap it goes on.
 

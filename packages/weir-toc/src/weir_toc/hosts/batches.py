@@ -13,8 +13,12 @@ import os
 import socket
 import struct
 import sys
+from array import array
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from itertools import accumulate, chain
+from operator import le
+from typing import NamedTuple, cast
 
 from weir_toc.hosts.frames import Address
 
@@ -26,6 +30,7 @@ BATCHED_BYTES_MAX = 1_536
 _ROOM_BYTES = 1 << 16
 #: An address of the kernel has so many bytes at most, and what it says about a datagram.
 _NAME_BYTES, _ABOUT_BYTES = 32, 32
+_NAME_BYTES_OF: dict[int, int] = {socket.AF_INET: 16, socket.AF_INET6: 28}
 #: So many addresses are remembered in the form of the kernel.
 _KNOWN_MAX = 4_096
 
@@ -51,14 +56,13 @@ class _Message(ctypes.Structure):
 _MESSAGE_BYTES = ctypes.sizeof(_Message)
 #: Of each message: the bytes of its name, what is said about it, and its length.
 _READ = struct.Struct("=8xI4x8x8x8xQ8xI4x")
-_NAME_BYTES_AT = _Message.name_bytes.offset // 4
 #: Level, kind and value of what the kernel says: the size of what it has merged.
 _SAID = struct.Struct("=8xiii")
 _SAID_BYTES = 20
 
 
-#: A packet to send, and where to.
-Single = tuple[bytes | bytearray, Address]
+#: Packets to send to one address, each of so many bytes, the last one perhaps shorter.
+Sending = tuple[bytes | bytearray, Address, int]
 
 
 class Train(NamedTuple):
@@ -67,6 +71,10 @@ class Train(NamedTuple):
     data: bytes
     address: Address
     size: int
+
+
+#: `Train` of a tuple of its fields, without a function of Python: each read takes one.
+_train = cast("Callable[[tuple[bytes, Address, int]], Train]", partial(tuple.__new__, Train))
 
 
 def _function(name: str) -> Callable[..., int] | None:
@@ -89,35 +97,43 @@ HAS_BATCHES = _recvmmsg is not None and _sendmmsg is not None
 class _Table:
     """Messages for the kernel, each with room for its name and its bytes."""
 
-    def __init__(self, room: int, with_about: bool) -> None:
+    def __init__(self, room: int, name_bytes: int, with_about: bool) -> None:
         # Anonymous memory: what is never written to takes none.
-        self.room = room
         self.data = mmap.mmap(-1, BATCH_MAX * room)
-        self.names = bytearray(BATCH_MAX * _NAME_BYTES)
+        self.names = bytearray(BATCH_MAX * name_bytes)
         self.about = bytearray(BATCH_MAX * _ABOUT_BYTES)
         vectors = (_Vector * BATCH_MAX)()
         messages = (_Message * BATCH_MAX)()
-        data, names = _start_of(self.data), _start_of(self.names)
+        self._data_start, names = _start_of(self.data), _start_of(self.names)
         about = _start_of(self.about)
         for at, (message, vector) in enumerate(zip(messages, vectors, strict=True)):
-            vector.base, vector.length = data + at * room, room
-            message.name, message.name_bytes = names + at * _NAME_BYTES, _NAME_BYTES
+            vector.base, vector.length = self._data_start + at * room, room
+            message.name, message.name_bytes = names + at * name_bytes, name_bytes
             message.vectors = ctypes.addressof(vectors) + at * ctypes.sizeof(_Vector)
             message.vector_count = 1
             if with_about:
                 message.about, message.about_bytes = about + at * _ABOUT_BYTES, _ABOUT_BYTES
         self.start = ctypes.addressof(messages)
         self.messages = memoryview(messages).cast("B")
-        #: Words of the same memory: the length of a vector is each second one.
-        self.vectors = memoryview(vectors).cast("B").cast("L")
-        self.words = self.messages.cast("I")
+        #: Words of the same memory: where the bytes of a message are, and how many.
+        self._vectors = memoryview(vectors).cast("B").cast("L")
+
+    def fill(self, datagrams: Sequence[bytes | bytearray], names: Sequence[bytes]) -> None:
+        """Put datagrams into the first messages, one behind the other, with whole names."""
+        lengths = [*map(len, datagrams)]
+        starts = accumulate(lengths, initial=self._data_start)
+        words = array("L", chain.from_iterable(zip(starts, lengths, strict=False)))
+        self._vectors[: len(words)] = words
+        self.data[: sum(lengths)] = b"".join(datagrams)
+        joined = b"".join(names)
+        self.names[: len(joined)] = joined
 
 
 class Inbox:
     """Reads datagrams of a socket, several in one call."""
 
     def __init__(self) -> None:
-        self._table = _Table(_ROOM_BYTES, with_about=True)
+        self._table = _Table(_ROOM_BYTES, _NAME_BYTES, with_about=True)
         self._blank = bytes(self._table.messages)
         self._addresses: dict[bytes, Address] = {}
 
@@ -136,15 +152,15 @@ class Inbox:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         found = []
-        data, names, known = table.data, table.names, self._addresses
+        data, names, known = table.data, bytes(table.names), self._addresses
         at = name_at = 0
         for name_bytes, about_bytes, length in _READ.iter_unpack(
             table.messages[: got * _MESSAGE_BYTES]
         ):
-            name = bytes(names[name_at : name_at + name_bytes])
+            name = names[name_at : name_at + name_bytes]
             address = known.get(name) or self._learn(name)
             merged = self._merged(name_at) if about_bytes else 0
-            found.append(Train(data[at : at + length], address, merged or length or 1))
+            found.append(_train((data[at : at + length], address, merged or length or 1)))
             at += _ROOM_BYTES
             name_at += _NAME_BYTES
         return found
@@ -165,43 +181,41 @@ class Outlet:
 
     def __init__(self, family: int) -> None:
         self._family = family
-        self._table = _Table(BATCHED_BYTES_MAX, with_about=False)
+        self._table = _Table(BATCHED_BYTES_MAX, _NAME_BYTES_OF[family], with_about=False)
         self._names: dict[Address, bytes | None] = {}
 
     def takes(self, data: bytes | bytearray, to: Address) -> bool:
         """Whether a datagram can be sent in a batch: it is small, and its address is numeric."""
         return len(data) <= BATCHED_BYTES_MAX and self._name_of(to) is not None
 
-    def send(self, fd: int, datagrams: Sequence[Single]) -> int:
-        """Send datagrams that it takes, in this order; return how many the kernel did not take."""
+    def takes_all(self, packets: Sequence[Sending]) -> bool:
+        """Whether all can be sent in a batch, and none is in a run: no two go to one address."""
+        known = self._names
+        names = {known[to] if to in known else self._name_of(to) for _, to, _ in packets}
+        if len(names) < len(packets) or None in names:
+            return False
+        lengths = [len(data) for data, _, _ in packets]
+        sizes = [size for _, _, size in packets]
+        return max(lengths, default=0) <= BATCHED_BYTES_MAX and all(map(le, lengths, sizes))
+
+    def send(self, fd: int, packets: Sequence[Sending]) -> int:
+        """Send packets that it takes, in this order; return how many the kernel did not take."""
         unsent = 0
-        for first in range(0, len(datagrams), BATCH_MAX):
-            unsent += self._send(fd, datagrams[first : first + BATCH_MAX])
+        for first in range(0, len(packets), BATCH_MAX):
+            some = packets[first : first + BATCH_MAX]
+            names = [self._name_of(to) or b"" for _, to, _ in some]
+            self._table.fill([data for data, _, _ in some], names)
+            unsent += self._send(fd, len(some))
         return unsent
 
-    def _send(self, fd: int, datagrams: Sequence[Single]) -> int:
+    def _send(self, fd: int, count: int) -> int:
         assert _sendmmsg is not None
         table = self._table
-        data, names, vectors, words = table.data, table.names, table.vectors, table.words
-        at = name_at = word_at = 0
-        vector_at = 1
-        for one, to in datagrams:
-            name = self._name_of(to)
-            assert name is not None
-            length = len(one)
-            data[at : at + length] = one
-            vectors[vector_at] = length
-            names[name_at : name_at + len(name)] = name
-            words[word_at + _NAME_BYTES_AT] = len(name)
-            at += BATCHED_BYTES_MAX
-            name_at += _NAME_BYTES
-            word_at += _MESSAGE_BYTES // 4
-            vector_at += 2
         done = unsent = 0
         refused = False
-        while done < len(datagrams):
+        while done < count:
             start = ctypes.c_void_p(table.start + done * _MESSAGE_BYTES)
-            sent = _sendmmsg(fd, start, len(datagrams) - done, socket.MSG_DONTWAIT)
+            sent = _sendmmsg(fd, start, count - done, socket.MSG_DONTWAIT)
             if sent > 0:
                 done += sent
                 refused = False

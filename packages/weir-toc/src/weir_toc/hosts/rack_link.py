@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from weir_toc.endpoint.flow import RUN_PACKETS_MAX
-from weir_toc.hosts.udp import Address, OpenSocket, Sending, ends_towards
+from weir_toc.hosts.batches import Sending
+from weir_toc.hosts.udp import Address, OpenSocket, ends_towards
 from weir_toc.packet import NEIGHBOUR, is_of_processes, receiver_of
 from weir_toc.places import Place
 

@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weir_toc.errors import CannotListen
-from weir_toc.hosts.batches import BATCH_MAX, HAS_BATCHES, Inbox, Outlet, Single, Train
+from weir_toc.hosts.batches import BATCH_MAX, HAS_BATCHES, Inbox, Outlet, Sending, Train
 from weir_toc.packet import split
 
 Address = tuple[str, int]
-#: Packets to send to one address, each of so many bytes, the last one perhaps shorter.
-Sending = tuple[bytes | bytearray, Address, int]
 Loses = Callable[[], bool]
 
 #: So often is read, and so many bytes, before anything else happens.
@@ -110,6 +108,8 @@ class UdpSocket:
         self._outlet = Outlet(family) if HAS_BATCHES and remote is None else None
         #: How many are read in one call.
         self._reads = BATCH_MAX
+        #: Whether the last `read` took all that had come, rather than as much as it may.
+        self.is_drained = False
 
     @property
     def address(self) -> Address:
@@ -135,7 +135,11 @@ class UdpSocket:
         self.socket.close()
 
     def read(self, reads_max: int = BURST_READS) -> list[Train]:
-        """Return the packets that have come, the oldest first: runs of one size in one piece."""
+        """Return the packets that have come, the oldest first: runs of one size in one piece.
+
+        That is all, and the socket `is_drained`, unless it is more than a burst may be.
+        """
+        self.is_drained = False
         if self._inbox is not None:
             return self._read_batches(self._inbox, reads_max)
         found: list[Train] = []
@@ -147,6 +151,7 @@ class UdpSocket:
             try:
                 length, about, _, address = receive(buffer, _ABOUT_BYTES)
             except BlockingIOError:
+                self.is_drained = True
                 break
             except OSError:
                 continue  # what an earlier packet was answered with, once
@@ -167,6 +172,7 @@ class UdpSocket:
             try:
                 batch = inbox.read(self.socket.fileno(), count)
             except BlockingIOError:
+                self.is_drained = True
                 break
             except OSError:
                 continue  # what an earlier packet was answered with, once
@@ -175,16 +181,21 @@ class UdpSocket:
             self._reads = _LONG_READS if read > _LONG_BYTES * len(batch) else BATCH_MAX
             found += batch
             if len(batch) < count:
+                self.is_drained = True
                 break
         return found
 
     def send(self, packets: Iterable[Sending]) -> None:
         """Send packets in this order. What the kernel does not take is lost, and counted."""
+        packets = [*(self._kept(packets) if self._loses else packets)]
+        if self._outlet is not None and self._outlet.takes_all(packets):  # such as beacons
+            self._send_singles(packets)
+            return
         run: list[bytes | bytearray] = []
-        singles: list[Single] = []
+        singles: list[Sending] = []
         to: Address = self.remote
         size = total = limit = 0
-        for data, address, each in self._kept(packets) if self._loses else packets:
+        for data, address, each in packets:
             if run and (address != to or each != size or total + len(data) > limit):
                 self._leave(run, to, size, singles)
                 run, total = [], 0
@@ -202,25 +213,25 @@ class UdpSocket:
         self._send_singles(singles)
 
     def _leave(
-        self, run: list[bytes | bytearray], to: Address, size: int, singles: list[Single]
+        self, run: list[bytes | bytearray], to: Address, size: int, singles: list[Sending]
     ) -> None:
         """Send a run behind the `singles`; let a single packet wait for others among them."""
         is_one = len(run) == 1 and len(run[0]) <= size
         if is_one and self._outlet is not None and self._outlet.takes(run[0], to):
-            singles.append((run[0], to))
+            singles.append((run[0], to, size))
             return
         if singles:
             self._send_singles(singles)
             singles.clear()
         self._send_run(run, to, size)
 
-    def _send_singles(self, singles: list[Single]) -> None:
+    def _send_singles(self, singles: list[Sending]) -> None:
         if len(singles) > 1:
             assert self._outlet is not None
             self.counters.unsent += self._outlet.send(self.socket.fileno(), singles)
             self.counters.batches += 1
         elif singles:
-            self._send_one(*singles[0])
+            self._send_one(*singles[0][:2])
 
     def _kept(self, packets: Iterable[Sending]) -> Iterator[Sending]:
         """Yield the packets that are not lost on purpose."""

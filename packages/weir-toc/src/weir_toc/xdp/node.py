@@ -16,12 +16,11 @@ from weir_toc.errors import XdpError
 from weir_toc.node import (
     SILENT_INTERVALS,
     Effect,
-    Half,
-    Input,
     Output,
     SwitchConfig,
     SwitchNode,
 )
+from weir_toc.registers import Half, Input
 from weir_toc.topology import Routes, Switch, Topology
 from weir_toc.xdp import layout as at
 from weir_toc.xdp.layout import Change, word

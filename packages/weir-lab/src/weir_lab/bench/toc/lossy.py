@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from time import monotonic_ns
 
 from weir_toc.hosts.aggregator import Aggregator, is_of_routes
+from weir_toc.hosts.batches import Sending
 from weir_toc.hosts.frames import Address, Frame, addresses_of
-from weir_toc.hosts.udp import Loses, OpenSocket, Sending, UdpSocket, address_of
+from weir_toc.hosts.udp import Loses, OpenSocket, UdpSocket, address_of
 from weir_toc.topology import switch_id
 
 

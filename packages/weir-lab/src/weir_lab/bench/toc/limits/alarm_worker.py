@@ -23,8 +23,9 @@ import msgspec
 from weir_toc import Fenced, Member, NotSent
 from weir_toc.errors import SendBufferFull, first_error
 from weir_toc.hosts.aggregator import Aggregator
+from weir_toc.hosts.batches import Sending
 from weir_toc.hosts.frames import addresses_of
-from weir_toc.hosts.udp import Address, Sending, UdpSocket
+from weir_toc.hosts.udp import Address, UdpSocket
 from weir_toc.member import EventStream
 from weir_toc.packet import split
 from weir_toc.topology import switch_id
