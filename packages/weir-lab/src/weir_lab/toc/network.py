@@ -44,6 +44,22 @@ class Faults:
     lag: int = 3_000_000
 
 
+class Link:
+    """One direction of a cable: packets from one node to another."""
+
+    __slots__ = ("barriers", "busy_until", "deliver", "ends", "source", "told")
+
+    def __init__(self, source: int, to: int, deliver: Deliver) -> None:
+        self.source = source
+        self.ends = source, to
+        self.deliver = deliver
+        #: When the last packet arrives that none behind it may overtake.
+        self.busy_until = 0
+        #: The newest barriers that it was given: their bytes, and both of them.
+        self.told = bytearray()
+        self.barriers = 0, 0
+
+
 class Network:
     """Virtual time and the links between nodes, which are named by integers."""
 
@@ -64,7 +80,6 @@ class Network:
         #: What happens, by time: what to call, and with what.
         self._calendar: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
-        self._busy_until: dict[tuple[int, int], int] = {}
 
     @property
     def faults(self) -> Faults:
@@ -92,35 +107,33 @@ class Network:
             call(*given)
         self.now = until
 
-    def send(self, source: int, to: int, data: bytearray, deliver: Deliver) -> None:
-        """Carry a packet; `deliver` is called with `source`, its bytes and size, if it arrives."""
-        faults, dice, link, size = self._faults, self._dice, (source, to), len(data)
+    def send(self, link: Link, data: bytearray) -> None:
+        """Carry a packet; if it arrives, its source, its bytes and its size are delivered."""
+        faults, dice, size = self._faults, self._dice, len(data)
         self.packets += 1
-        if link in self.cut or (faults.loss and dice() < faults.loss):
+        if (self.cut and link.ends in self.cut) or (faults.loss and dice() < faults.loss):
             return
         arrival = self.now + faults.delay + int(dice() * faults.jitter)
         if self.late:
-            arrival += self.late.get(link, 0)
+            arrival += self.late.get(link.ends, 0)
         is_held_up = False
         if not self._is_quiet:
             if faults.duplication and dice() < faults.duplication:
                 later = arrival + int(dice() * faults.lag)
-                self.at(later, deliver, source, bytearray(data), size)
+                self.at(later, link.deliver, link.source, bytearray(data), size)
             if faults.damage and dice() < faults.damage:
                 self._damage(data)
             is_held_up = faults.reordering > 0 and dice() < faults.reordering
         if is_held_up:
             arrival += int(dice() * faults.lag)
-        elif (busy_until := self._busy_until.get(link, 0)) > arrival:
-            arrival = busy_until
+        elif link.busy_until > arrival:
+            arrival = link.busy_until
         else:
-            self._busy_until[link] = arrival
+            link.busy_until = arrival
         self._serial += 1  # as by `at`: most of what a world does goes through here
-        heappush(self._calendar, (arrival, self._serial, deliver, (source, data, size)))
+        heappush(self._calendar, (arrival, self._serial, link.deliver, (link.source, data, size)))
 
-    def send_piece(
-        self, source: int, to: int, data: bytearray, size: int, deliver: Deliver
-    ) -> None:
+    def send_piece(self, link: Link, data: bytearray, size: int) -> None:
         """Carry packets of `size` bytes that are sent at once, the last one perhaps shorter.
 
         Each is lost, repeated, damaged or overtaken by itself. Those that are not held up arrive as
@@ -129,30 +142,30 @@ class Network:
         faults, random = self.faults, self.random
         packets = [bytearray(one) for one in split(data, size)]
         self.packets += len(packets)
-        if (source, to) in self.cut:
+        if link.ends in self.cut:
             return
         arrival = self.now + faults.delay + int(random.random() * faults.jitter)
         if self.late:
-            arrival += self.late.get((source, to), 0)
-        together = self._kept(source, packets, arrival, deliver)
+            arrival += self.late.get(link.ends, 0)
+        together = self._kept(link, packets, arrival)
         is_held_up, is_repeated = (
             random.random() < share for share in (faults.reordering, faults.duplication)
         )
         at = random.randint(1, len(together)) if together and random.random() < _SPLITS else 0
         for some in (together[:at], together[at:]):
-            due = arrival if is_held_up or not some else self._in_turn((source, to), arrival)
+            due = arrival
+            if some and not is_held_up:
+                due = link.busy_until = max(arrival, link.busy_until)
             arrival = due + int(random.random() * faults.jitter)
             for piece, each in _merged(some):
                 if is_repeated:
-                    self._late(source, bytearray(piece), each, due, deliver)
+                    self._late(link, bytearray(piece), each, due)
                 if is_held_up:
-                    self._late(source, piece, each, due, deliver)
+                    self._late(link, piece, each, due)
                 else:
-                    self._arrive(source, piece, each, due, deliver)
+                    self.at(due, link.deliver, link.source, piece, each)
 
-    def _kept(
-        self, source: int, packets: Iterable[bytearray], arrival: int, deliver: Deliver
-    ) -> list[bytearray]:
+    def _kept(self, link: Link, packets: Iterable[bytearray], arrival: int) -> list[bytearray]:
         """Return the packets of a piece that arrive in it, in that order; others come alone."""
         faults, random = self.faults, self.random
         together: list[bytearray] = []
@@ -169,36 +182,23 @@ class Network:
             elif random.random() < _NEAR:
                 overtaken.append((len(together), one))
             else:
-                self._late(source, one, len(one), arrival, deliver)
+                self._late(link, one, len(one), arrival)
             if is_repeated and random.random() < _NEAR:
                 overtaken.append((len(together), twin))
             elif is_repeated:
-                self._late(source, twin, len(twin), arrival, deliver)
+                self._late(link, twin, len(twin), arrival)
         for after, one in overtaken:
             together.insert(random.randint(after, len(together)), one)
         return together
 
-    def _late(
-        self, source: int, data: bytearray, size: int, arrival: int, deliver: Deliver
-    ) -> None:
+    def _late(self, link: Link, data: bytearray, size: int, arrival: int) -> None:
         late = arrival + int(self.random.random() * self.faults.lag)
-        self._arrive(source, data, size, late, deliver)
-
-    def _arrive(self, source: int, data: bytearray, size: int, due: int, deliver: Deliver) -> None:
-        self.at(due, deliver, source, data, size)
+        self.at(late, link.deliver, link.source, data, size)
 
     def _damage(self, data: bytearray) -> None:
         # Barriers have the checksum of their link alone, since every switch rewrites them.
         at = self.random.randrange(len(data) - 12)
         data[at if at < 6 else at + 12] ^= 1 << self.random.randrange(8)
-
-    def _in_turn(self, link: tuple[int, int], arrival: int) -> int:
-        """Return when a packet arrives that does not overtake those before it."""
-        busy_until = self._busy_until.get(link, 0)
-        if busy_until > arrival:
-            return busy_until
-        self._busy_until[link] = arrival
-        return arrival
 
 
 def _merged(packets: Iterable[bytearray]) -> Iterator[tuple[bytearray, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weir_lab.toc.network import Link
 from weir_toc import packet as wire
 from weir_toc.controller.failures import FailureState
 from weir_toc.endpoint.endpoint import Endpoint
@@ -25,33 +26,31 @@ class Watch:
         self._interval = interval
         #: How many processes had joined, and when that changed.
         self._joined, self._joined_at = 0, 0
-        #: The newest barriers of each link.
-        self._told: dict[tuple[int, int], tuple[int, int]] = {}
-        #: The bytes of them.
-        self.bytes: dict[tuple[int, int], bytearray] = {}
         #: What each process was told to begin above as it joined.
         self.floors: dict[int, int] = {}
         #: What was broken, each with the number of its invariant.
         self.broken: list[str] = []
 
-    def given(self, now: int, source: int, to: int, data: bytearray) -> None:
+    def given(self, now: int, link: Link, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
         opcode = data[22]
+        source, to = link.ends
         if opcode != wire.BEACON:
             if opcode == wire.JOINED and to not in self._switches:
                 floors = wire.decode_floors(wire.decode(data, now).payload)
                 self.floors[to] = max(self.floors.get(to, 0), *floors)
             if opcode in _WITHOUT_BARRIERS or not self._rewrites:
                 return
-        link, both = (source, to), data[6:18]
-        if both == self.bytes.get(link) and (opcode not in _DATA or source in self._switches):
+        both = data[6:18]
+        is_sent = opcode in _DATA and source not in self._switches
+        if both == link.told and not is_sent:
             return  # as those before: most packets are
         found = wire.barriers_of(data, now)
-        last = self._told.get(link, found)
+        last = link.barriers if link.told else found
         if found[0] < last[0] or found[1] < last[1]:
             self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
-        self._told[link], self.bytes[link] = found, both
-        if opcode not in _DATA or source in self._switches:
+        link.told, link.barriers = both, found
+        if not is_sent:
             return
         stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), now)
         if opcode == wire.DATA_BE and stamp < last[0]:

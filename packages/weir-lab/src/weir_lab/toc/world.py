@@ -6,13 +6,14 @@ each its time, carries its packets, and writes down what it does for the checker
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from weir_lab.toc.clocks import HostClock, SwitchHosts
 from weir_lab.toc.control import ANSWER, COLLECT, CONTROL_NS, CONTROL_SLOW, ControlPath
-from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
+from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Link, Network, Sent, gathered
 from weir_lab.toc.watch import Watch
 from weir_toc import packet as wire
 from weir_toc.controller.away import passed
@@ -197,6 +198,8 @@ class World:
         self.dead: set[int] = set()
         #: How what arrives is given to each node.
         self._delivers = {id: self._at_switch(id) for id in self.switches}
+        #: The links from each node, by their other ends.
+        self._links: dict[int, dict[int, Link]] = defaultdict(dict)
         for id in self.switches:
             self._wake_switch(id)
         if shape.is_calm:
@@ -627,25 +630,27 @@ class World:
         if self._has_runs and len(sent) > 1:
             sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
         network, given, now = self.network, self.watch.given, self.network.now
-        delivers, told = self._delivers, self.watch.bytes
+        links = self._links[source]
         looked_at = _LOOKED_AT_SWITCHES if source in self.switches else _LOOKED_AT
         for to, data, size in sent:
-            deliver = delivers.get(to)
-            if deliver is None:
-                continue
+            link = links.get(to)
+            if link is None:
+                if to not in self._delivers:
+                    continue
+                link = links[to] = Link(source, to, self._delivers[to])
             if not size or len(data) <= size:
-                if data[22] in looked_at or data[6:18] != told.get((source, to)):
-                    given(now, source, to, data)
-                network.send(source, to, data, deliver)
+                if data[22] in looked_at or data[6:18] != link.told:
+                    given(now, link, data)
+                network.send(link, data)
                 continue
             packets = [bytearray(one) for one in wire.split(data, size)]
             for packet in packets:
-                given(now, source, to, packet)
+                given(now, link, packet)
             if self._has_runs:
-                network.send_piece(source, to, data, size, deliver)
+                network.send_piece(link, data, size)
                 continue
             for packet in packets:
-                network.send(source, to, packet, deliver)
+                network.send(link, packet)
 
     @property
     def correct(self) -> dict[int, Host]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from weir_lab.toc.network import PIECE_PACKETS_MAX, Faults, Network, gathered
+from weir_lab.toc.network import PIECE_PACKETS_MAX, Faults, Link, Network, gathered
 from weir_toc.packet import split
 
 SIZE = 48
@@ -15,7 +15,8 @@ def arrived(seed: int, faults: Faults, packets: list[bytes]) -> list[tuple[bytes
     """Send packets as one piece; return the pieces that arrive, and their sizes."""
     network, found = Network(Random(seed), 0, faults), list[tuple[bytes, int]]()
     piece = bytearray().join(packets)
-    network.send_piece(1, 2, piece, SIZE, lambda _, data, size: found.append((bytes(data), size)))
+    link = Link(1, 2, lambda _, data, size: found.append((bytes(data), size)))
+    network.send_piece(link, piece, SIZE)
     network.run(1 << 40)
     assert network.packets == len(packets)
     return found
@@ -64,7 +65,8 @@ def test_each_packet_of_a_piece_is_lost_repeated_damaged_or_overtaken_by_itself(
 def test_a_link_that_is_cut_carries_no_piece() -> None:
     network, found = Network(Random(1), 0, Faults()), list[bytearray]()
     network.cut.add((1, 2))
-    network.send_piece(1, 2, bytearray(2 * SIZE), SIZE, lambda _, data, __: found.append(data))
+    link = Link(1, 2, lambda _, data, __: found.append(data))
+    network.send_piece(link, bytearray(2 * SIZE), SIZE)
     network.run(1 << 40)
     assert not found
     assert network.packets == 2

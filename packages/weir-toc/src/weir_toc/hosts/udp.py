@@ -161,6 +161,7 @@ class UdpSocket:
                 if (level, kind) == (_SOL_UDP, _UDP_GRO):
                     (size,) = _INT.unpack(value)
             found.append(Train(bytes(view[:length]), (address[0], address[1]), size or 1))
+        self.is_drained = self.is_drained or not found
         return found
 
     def _read_batches(self, inbox: Inbox, reads_max: int) -> list[Train]:
@@ -183,6 +184,7 @@ class UdpSocket:
             if len(batch) < count:
                 self.is_drained = True
                 break
+        self.is_drained = self.is_drained or not found
         return found
 
     def send(self, packets: Iterable[Sending]) -> None:

@@ -68,6 +68,24 @@ def test_a_host_that_was_stopped_itself_has_a_clock() -> None:
     host.run(3, T)
 
 
+def test_an_alarm_rings_at_once_if_it_is_due_and_knows_how_late() -> None:
+    async def body() -> None:
+        host, rang = Host(), list[int]()
+        alarm = Alarm(cast(ControlLink, host), lambda: rang.append(host.time))
+        assert not alarm.ring_if_due()  # nobody has set it
+        alarm.set(host.time + T)
+        host.time += T - 1
+        assert not alarm.ring_if_due()
+        host.time += 3 * T
+        assert alarm.ring_if_due()
+        assert alarm.late_max == 3 * T - 1
+        assert not alarm.ring_if_due()  # it rings once
+        await asyncio.sleep(0.01)
+        assert len(rang) == 1
+
+    asyncio.run(body())
+
+
 def test_an_aggregator_whose_clock_stops_ends(tmp_path: Path) -> None:
     with loopback(tmp_path) as network, sync.join(network.url, name="a"):
         assert network.aggregator is not None

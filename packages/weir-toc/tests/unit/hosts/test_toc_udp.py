@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from weir_toc.hosts.batches import BATCH_MAX, BATCHED_BYTES_MAX
 from weir_toc.hosts.udp import BURST_BYTES, Address, UdpSocket, address_of
 from weir_toc.packet import split
 
@@ -39,7 +40,9 @@ def test_a_burst_is_bounded() -> None:
     send(sender, [(bytes(3_000), receiver.address), (b"1", receiver.address),
                   (b"22", receiver.address)])  # fmt: skip
     assert [(len(one.data), one.size) for one in receiver.read(1)] == [(3_000, 3_000)]
+    assert not receiver.is_drained
     assert read(receiver) == [b"1", b"22"]
+    assert receiver.is_drained
     receiver.close()
     sender.close()
 
@@ -81,6 +84,7 @@ def test_a_socket_that_is_closed_has_nothing_to_read() -> None:
     one = UdpSocket(HERE)
     one.close()
     assert one.read() == []
+    assert one.is_drained
 
 
 def test_addresses_have_one_form() -> None:
@@ -104,6 +108,31 @@ def test_packets_of_many_addresses_leave_and_come_in_one_call(host: str) -> None
         one.send([(b"back", sender.address, 4)])
     back = [(one.data, one.address) for one in sender.read()]
     assert back == [(b"back", one.address) for one in receivers]
+    for one in (*receivers, sender):
+        one.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("odd", [None, "a run", "a long one", "a name"])
+def test_each_of_many_receivers_gets_its_own_packet(host: str, odd: str | None) -> None:
+    """As a switch sends beacons: no two go to one address, unless one of them is no beacon."""
+    receivers = [UdpSocket((host, 0)) for _ in range(BATCH_MAX + 9)]
+    sender = UdpSocket((host, 0))
+    for turn in range(3):  # what one call leaves behind is not in the next one
+        sent = [(b"%d-" % turn + bytes([number]) * (number % 40 + 1), one.address)
+                for number, one in enumerate(receivers)]  # fmt: skip
+        sent = sent[turn * 20 :]
+        packets = [(data, to, len(data)) for data, to in sent]
+        if odd == "a run":
+            packets[7] = (b"two" * 2, packets[7][1], 3)
+        elif odd == "a long one":
+            packets[7] = (bytes(BATCHED_BYTES_MAX + 1), packets[7][1], BATCHED_BYTES_MAX + 1)
+        elif odd == "a name" and host == "127.0.0.1":
+            packets[7] = (packets[7][0], ("localhost", packets[7][1][1]), packets[7][2])
+        sender.send(packets)
+        for one, (data, _, size) in zip(receivers[turn * 20 :], packets, strict=True):
+            assert read(one) == [bytes(each) for each in split(data, size)]
+    assert sender.counters.unsent == 0
     for one in (*receivers, sender):
         one.close()
 
