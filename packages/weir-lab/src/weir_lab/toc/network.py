@@ -7,6 +7,7 @@ can travel in one piece, as those of `UDP_SEGMENT` do; each of them has faults o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -77,6 +78,10 @@ class Network:
         self.late: dict[tuple[int, int], int] = {}
         #: How many packets were given to links.
         self.packets = 0
+        #: The links from each node that have carried anything, by their other ends.
+        self.links: dict[int, dict[int, Link]] = defaultdict(dict)
+        #: How what arrives is given to each node.
+        self._delivers: dict[int, Deliver] = {}
         #: What happens, by time: what to call, and with what.
         self._calendar: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
@@ -106,6 +111,17 @@ class Network:
             self.now, _, call, given = heappop(calendar)
             call(*given)
         self.now = until
+
+    def attach(self, node: int, deliver: Deliver) -> None:
+        """Let a node take what arrives for it."""
+        self._delivers[node] = deliver
+
+    def link(self, source: int, to: int) -> Link | None:
+        """Return the link from one node to another, None if that one was never attached."""
+        deliver = self._delivers.get(to)
+        if deliver is None:
+            return None
+        return self.links[source].setdefault(to, Link(source, to, deliver))
 
     def send(self, link: Link, data: bytearray) -> None:
         """Carry a packet; if it arrives, its source, its bytes and its size are delivered."""

@@ -6,14 +6,13 @@ each its time, carries its packets, and writes down what it does for the checker
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from weir_lab.toc.clocks import HostClock, SwitchHosts
 from weir_lab.toc.control import ANSWER, COLLECT, CONTROL_NS, CONTROL_SLOW, ControlPath
-from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Link, Network, Sent, gathered
+from weir_lab.toc.network import ENDS_SHORTER, Deliver, Faults, Network, Sent, gathered
 from weir_lab.toc.watch import Watch
 from weir_toc import packet as wire
 from weir_toc.controller.away import passed
@@ -196,10 +195,8 @@ class World:
             for id, switch in self.topology.switches.items()
         }
         self.dead: set[int] = set()
-        #: How what arrives is given to each node.
-        self._delivers = {id: self._at_switch(id) for id in self.switches}
-        #: The links from each node, by their other ends.
-        self._links: dict[int, dict[int, Link]] = defaultdict(dict)
+        for id in self.switches:
+            self.network.attach(id, self._at_switch(id))
         for id in self.switches:
             self._wake_switch(id)
         if shape.is_calm:
@@ -225,7 +222,7 @@ class World:
         endpoint = Endpoint(process, self._serials[rack], clock.now(now), config)
         switch = self.topology.switch_of_rack(rack).id
         self.hosts[process] = Host(endpoint, switch, clock)
-        self._delivers[process] = self._at_host(process)
+        self.network.attach(process, self._at_host(process))
         self._wake_host(process)
         return process
 
@@ -630,14 +627,12 @@ class World:
         if self._has_runs and len(sent) > 1:
             sent = [*gathered(sent, self.random.random() < ENDS_SHORTER)]
         network, given, now = self.network, self.watch.given, self.network.now
-        links = self._links[source]
+        links = network.links[source]
         looked_at = _LOOKED_AT_SWITCHES if source in self.switches else _LOOKED_AT
         for to, data, size in sent:
-            link = links.get(to)
+            link = links.get(to) or network.link(source, to)
             if link is None:
-                if to not in self._delivers:
-                    continue
-                link = links[to] = Link(source, to, self._delivers[to])
+                continue
             if not size or len(data) <= size:
                 if data[22] in looked_at or data[6:18] != link.told:
                     given(now, link, data)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from rigs.early_aggregator import EarlyAggregator
 from rigs.loopback import Loopback, loopback
 from rigs.programs import PATIENCE_SECONDS
 from weir_toc.errors import XdpError, first_error
-from weir_toc.hosts.aggregator import Aggregator
 from weir_toc.hosts.batches import Train
 from weir_toc.hosts.udp import BURST_READS, UdpSocket
 from weir_toc.node import Effect, SwitchNode
 from weir_toc.places import Place
-from weir_toc.topology import Topology, switch_id
 
 BROKEN = XdpError("the kernel has not obeyed")
 
@@ -124,16 +122,10 @@ def test_bursts_that_wait_are_read_before_time_passes_up_to_a_limit(
             return super().read(1)
 
     async def body() -> None:
-        switch = switch_id("rack-0")
-        one = Aggregator([("127.0.0.1", 1)], switch, ("127.0.0.1", 0), open_socket=Socket)
-        topology = Topology.tree(1)
-        one._node = SwitchNode(topology.switches[switch], topology, one.link.now())
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            for _ in range(waiting):
-                stranger.sendto(b"damaged", one.socket.address)
-        one._tick()
-        assert one._node.counters.damaged == waiting - left
-        one._alarm.cancel()
-        one.socket.close()
+        early = EarlyAggregator(Socket)
+        early.damaged(waiting)
+        early.rings()
+        assert early.node.counters.damaged == waiting - left
+        early.close()
 
     asyncio.run(body())
