@@ -251,6 +251,12 @@ def test_a_world_without_runs_carries_single_packets(monkeypatch: pytest.MonkeyP
     assert play(next(seed for seed in range(SEEDS) if not drawn(seed).runs)).delivered
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_planted_bug_replaces_stands_there_once(mutant: Mutant) -> None:
+    with mutant.planted():
+        pass
+
+
 @pytest.mark.parametrize("mutant", cases(MUTANTS, DRAWN))
 def test_the_seed_of_a_planted_bug_shows_it(mutant: Mutant) -> None:
     assert mutant.is_caught(mutant.seed)
