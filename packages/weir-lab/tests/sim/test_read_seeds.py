@@ -65,3 +65,11 @@ def test_devices_on_a_slow_disk_have_time_for_what_is_left() -> None:
     """Two locks acked one message after the other: 20.6 s for flushes of up to 100 ms each."""
     outcome = run_seed(262951801, EVEN_READS)
     assert not outcome.violations, outcome.report()
+
+
+@one_in(3)
+@pytest.mark.timeout(60)
+def test_weir_sub_on_a_slow_disk_has_time_for_what_is_left() -> None:
+    """Ctrl-C came 0.3 s after each start, while others flushed for up to 100 ms each."""
+    outcome = run_drawn(462364429)
+    assert not outcome.violations, outcome.report()

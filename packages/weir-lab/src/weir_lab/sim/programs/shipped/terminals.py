@@ -35,6 +35,9 @@ _COUNTS = (None, None, 1, 4, 12)
 _ENOUGH = 0.01
 _LEASE = 30.0
 _LEASES = ((0.1, 0.4), (1.0, 5.0))
+#: In the end somebody looks for as long as so many flushes take at most: a command connects, joins
+#: and is granted messages, and others use the disk meanwhile.
+_FLUSHES = 8
 #: Of a partition that nobody knows where it was begun to be read: behind all that there is.
 _NOWHERE = 1 << 62
 #: More than there ever are, those that join among them.
@@ -220,6 +223,9 @@ class ShippedSub(_Terminal):
         try:
             looks = _LOOKS[self.scene.brokers.far]
             seconds = dice.choice(looks[:2] if self._ending else looks)
+            if self._ending:
+                slowest_us = self.scene.brokers.machine.flush[1]
+                seconds = max(seconds, _FLUSHES * slowest_us / 1_000_000)
             if await self._command(lambda client: sub.take(client, screen), seconds):
                 taken.ended_at = self.world.now
         finally:
