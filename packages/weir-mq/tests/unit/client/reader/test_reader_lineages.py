@@ -1,30 +1,20 @@
-"""A running reader has read at home what a set that is promoted then does not have: it is told so,
-however far the partition has grown by the time when it asks again.
+"""A reader has read at home what a set that is promoted then does not have: it is told so, however
+far the partition has grown by the time when it asks again.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import pytest
+from rigs.parted_sets import ALONE, BOTH, PartedSets
 
-from weir.cli.doctor.promotions import judge_promotion
 from weir.client.client import Client
 from weir.errors import OffsetOutOfRange, WeirError
-from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
-from weir.testing.worlds import World
-
-HOME, AWAY = 1, 2
-LOOK, SECONDS = 0.2, 60.0
-#: How many messages both sets have, and how many home has alone.
-BOTH, ALONE = 20, 8
 
 
-class Split:
-    """Two sets of two nodes: home is cut off with a reader and a publisher of its own, and the
-    other one is promoted meanwhile. The topic has one partition.
-    """
+class Split(PartedSets):
+    """The client at home is a reader that runs all the time."""
 
     def __init__(
         self,
@@ -32,27 +22,13 @@ class Split:
         read_from: Literal["leader", "any"],
         alone: int = ALONE,
     ) -> None:
-        self.world = World(7, 4, False, sets=[HOME, HOME, AWAY, AWAY])
-        self.order, self.read_from, self.alone = order, read_from, alone
-        self.is_cut = False
-        #: By offset, what the reader at home was given; and why it ended.
-        self.given: dict[int, bytes] = {}
+        super().__init__(order, alone)
+        self.read_from = read_from
+        #: Why it ended, and what comes from where it is told to go on.
         self.error: WeirError | None = None
         self.again: list[bytes] = []
 
-    async def settle(self, w: Client) -> None:
-        async with asyncio.timeout(SECONDS):
-            while (await w.nodes.raise_level()).level < FORMAT_LEVEL_TOPOLOGY:
-                await asyncio.sleep(LOOK)
-            while True:
-                sets, status = await w.nodes.sets(), await w.nodes.status()
-                away = [one for one in status.nodes if one.id > 2]
-                held = all(one.held >= one.replicas for one in away)
-                if sets.rule == "home" and status.settled and held:
-                    return
-                await asyncio.sleep(LOOK)
-
-    async def _read(self, w: Client) -> None:
+    async def read(self, w: Client) -> None:
         reader = w.reader("t", start="earliest", order=self.order, read_from=self.read_from)
         try:
             async with reader:
@@ -65,62 +41,6 @@ class Split:
                 await anext(reader)
             async with w.reader("t", start={0: error.detail}, follow=False) as rest:
                 self.again = [bytes(message.value) async for message in rest]
-
-    async def at_home(self) -> None:
-        async with self.world.connect() as w:
-            reading = asyncio.create_task(self._read(w))
-            while not self.is_cut:
-                await asyncio.sleep(LOOK)
-            for number in range(self.alone):
-                await w.publish("t", b"gone %d" % number, partition=0)
-            await reading
-
-    async def until(self, count: int) -> None:
-        async with asyncio.timeout(SECONDS):
-            while len(self.given) < count:
-                await asyncio.sleep(LOOK)
-
-    async def divide(self, w: Client) -> None:
-        """Let both sets have the first messages, and home alone the next ones."""
-        await self.settle(w)
-        await w.create_topic("t", partitions=1, order=self.order)
-        await self.settle(w)
-        self.world.start(self.at_home, "at home")
-        for number in range(BOTH):
-            await w.publish("t", b"both %d" % number, partition=0)
-        await self.until(BOTH)
-        await asyncio.sleep(3.0)
-        self.world.faults.divide(1, 2)
-        self.is_cut = True
-        await self.until(BOTH + self.alone)
-
-    async def promote(self, count: int) -> None:
-        """Let the other set go on, with so many messages of its own."""
-        async with self.world.connect() as w:
-            while True:
-                try:
-                    plan = await w.topology.plan_promotion(str(AWAY), wait=5.0)
-                    assert await w.topology.promote(plan) == []
-                    break
-                except WeirError:
-                    await asyncio.sleep(LOOK)
-            for number in range(count):
-                await w.publish("t", b"new %d" % number, partition=0)
-            found = judge_promotion(await w.topology.describe_copies(), await w.topology.describe())
-            assert (found.state, "1 partition here in a later lineage" in found.found) == (
-                "ok",
-                True,
-            )
-
-    def play(self, count: int) -> None:
-        async def scenario(world: World) -> None:
-            async with world.connect() as w:
-                await self.divide(w)
-            await self.promote(count)
-            world.faults.rejoin()
-            await asyncio.sleep(40.0)
-
-        self.world.run(scenario)
 
 
 @pytest.mark.parametrize(
