@@ -35,6 +35,10 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     ),
     m.LocatedOffsets: (
         opcode_of(m.LocateOffsets),
-        st.builds(m.LocatedOffsets, st.lists(st.tuples(*[NATURAL] * 6), max_size=3)),
+        st.builds(
+            m.LocatedOffsets,
+            st.lists(st.tuples(*[NATURAL] * 6), max_size=3),
+            st.lists(st.tuples(*[NATURAL] * 3), max_size=3),
+        ),
     ),
 }

@@ -400,6 +400,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             m.ResolvedCut,
             NATURAL,
             st.lists(st.builds(m.TopicCut, INFO, CUT_AT, CUT_AT, CUT_AT), max_size=2),
+            st.lists(st.tuples(*[NATURAL] * 3), max_size=3),
         ),
     ),
     m.Confirm: (opcode_of(m.Produce), st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Literal, TypeVar
 
 import pytest
@@ -17,13 +18,14 @@ from rigs.parted_sets import ALONE, BOTH, LOOK, PartedSets
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.errors import OffsetOutOfRange, WeirError
-from weir.spark.blocking_client import forget_all
 from weir.spark.options import Options
 from weir.spark.rows import read_rows
 from weir.spark.stream import Stream
 from weir_lab.sim.programs.shipped.blocking_sockets import dial, sleep
 
 T = TypeVar("T")
+#: Numbers of processes: a connection is kept by them, and a world has none of another one.
+PROCESSES = count(1)
 
 
 class Queried(PartedSets):
@@ -34,6 +36,7 @@ class Queried(PartedSets):
     ) -> None:
         super().__init__(order, alone)
         self.stopped = stopped
+        self._process = next(PROCESSES)
         #: The ends of micro-batches, as Spark writes them.
         self.checkpoint: list[str] = []
         self.error: WeirError | None = None
@@ -41,7 +44,7 @@ class Queried(PartedSets):
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         def blocking() -> T:
-            SYSTEM.set(replace(SYSTEM.get(), dial=dial, sleep=sleep, process=lambda: 1))
+            SYSTEM.set(replace(SYSTEM.get(), dial=dial, sleep=sleep, process=lambda: self._process))
             return work()
 
         return await self.world.in_thread(blocking)
@@ -81,8 +84,8 @@ class Queried(PartedSets):
             while not self.is_mended:
                 await asyncio.sleep(LOOK)
             await asyncio.sleep(10.0)
-            forget_all()
             if self.stopped:
+                self._process = next(PROCESSES)
                 stream, options = self._stream()
             for _ in range(100):
                 found = await self._in_thread(lambda: self._batch(stream, options))
@@ -90,18 +93,16 @@ class Queried(PartedSets):
                 await asyncio.sleep(LOOK)
         except OffsetOutOfRange as error:
             self.error = error
-        finally:
-            forget_all()
 
 
 @pytest.mark.parametrize("order", ["partition", "total"])
 @pytest.mark.parametrize("stopped", [True, False])
-@pytest.mark.parametrize("count", [ALONE - 3, ALONE, 2 * ALONE])
+@pytest.mark.parametrize("taken", [ALONE - 3, ALONE, 2 * ALONE])
 def test_a_query_is_told_of_what_it_has_read_in_vain(
-    order: Literal["partition", "total"], stopped: bool, count: int
+    order: Literal["partition", "total"], stopped: bool, taken: int
 ) -> None:
     queried = Queried(order, stopped)
-    queried.play(count)
+    queried.play(taken)
     assert list(queried.given) == list(range(BOTH + ALONE))
     assert queried.given[BOTH + ALONE - 1] == b"gone %d" % (ALONE - 1), "nothing behind it came"
     assert queried.error is not None, "the query has missed messages, and nobody says so"

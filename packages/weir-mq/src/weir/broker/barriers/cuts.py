@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from weir.broker.barriers.barriers import BarrierAnswers, OrderReached, gone
-from weir.broker.barriers.offsets import Located, LocationFound, OffsetLocator
+from weir.broker.barriers.offsets import Located, LocationFound, OffsetLocator, lineages_of
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller, Outbox
@@ -332,6 +332,7 @@ class CutAnswers:
     def _reply(self, one: _Resolution) -> None:
         """Answer, unless this shard has not heard yet where all partitions are served."""
         cuts: list[TopicCut] = []
+        lineages: list[tuple[int, int, int]] = []
         for topic in one.topics:
             found = self._topics.catalog.by_id(topic)
             if found is None:
@@ -349,7 +350,8 @@ class CutAnswers:
             told = [(p.start, p.behind, p.committed) if p is not None else _UNKNOWN for p in places]
             starts, ends, committed = map(list, zip(*told, strict=True))
             cuts.append(TopicCut(info, starts, ends, committed))
-        self._outbox.reply(one.caller, ResolvedCut(one.stamp, cuts))
+            lineages += lineages_of(place for place in places if place is not None)
+        self._outbox.reply(one.caller, ResolvedCut(one.stamp, cuts, lineages))
         self._end(one)
 
     def _refuse(self, one: _Resolution, error: Refused) -> None:

@@ -39,7 +39,9 @@ _LATE_MS = 200
 
 
 class Located(NamedTuple):
-    """What is known of a partition: see `LocatedOffsets`."""
+    """What is known of a partition: see `LocatedOffsets`. Of its `lineages`, each has its first
+    offset; () where another shard, of an earlier release, does not say them.
+    """
 
     group: int
     start: int
@@ -47,6 +49,7 @@ class Located(NamedTuple):
     committed: int
     size: int
     next_stamp: int
+    lineages: tuple[tuple[int, int], ...] = ()
 
 
 class LocationFound(NamedTuple):
@@ -149,7 +152,10 @@ class OffsetLocator:
         if location is None or not isinstance(reply, LocatedOffsets):
             return
         location.awaited -= 1
-        self._take(location, (Located(*one) for one in reply.found))
+        lineages: dict[int, tuple[tuple[int, int], ...]] = {}
+        for group, lineage, at in reply.lineages:
+            lineages[group] = (*lineages.get(group, ()), (lineage, at))
+        self._take(location, (Located(*one, lineages.get(one[0], ())) for one in reply.found))
         self._end_if_over(location)
 
     def look_for_news(self) -> None:
@@ -297,7 +303,8 @@ class OffsetLocator:
         size = reader.bytes_between(group, first, behind)
         size += state.staging.published.stored(first, behind)
         next_stamp = (reader.stamp_of(group, first) or 0) if first < behind else 0
-        return Located(group, start, behind, state.decided_offset, size, next_stamp)
+        lineages = state.membership.lineages
+        return Located(group, start, behind, state.decided_offset, size, next_stamp, lineages)
 
     @staticmethod
     def _take(location: _Location, found: Iterable[Located]) -> None:
@@ -335,7 +342,9 @@ class OffsetLocator:
             return
         found = location.found
         if location.caller is not None:
-            self._outbox.reply(location.caller, LocatedOffsets(list(found.values())))
+            told = [one[:6] for one in found.values()]
+            lineages = lineages_of(found.values())
+            self._outbox.reply(location.caller, LocatedOffsets(told, lineages))
         else:
             ended = LocationFound(location.number, found, location.missing, location.error)
             self.found.append(ended)
@@ -362,8 +371,14 @@ def _is_served(partition: Partition) -> bool:
 def _standing(partition: Partition) -> Located:
     state = partition.state
     return Located(
-        partition.group.id, state.log_start, state.decided_offset, state.decided_offset, 0, 0
-    )
+        partition.group.id, state.log_start, state.decided_offset, state.decided_offset, 0, 0,
+        state.membership.lineages,
+    )  # fmt: skip
+
+
+def lineages_of(found: Iterable[Located]) -> list[tuple[int, int, int]]:
+    """Return the lineages of partitions, as they are told."""
+    return [(one.group, lineage, at) for one in found for lineage, at in one.lineages]
 
 
 def _is_news(one: Located, after: int) -> bool:

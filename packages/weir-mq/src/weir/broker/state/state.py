@@ -227,6 +227,11 @@ class OrderMembership:
         """The lineage in which messages are taken now."""
         return self.forks[-1][0] if self.forks else 0
 
+    @property
+    def lineages(self) -> tuple[tuple[int, int], ...]:
+        """By rising lineage, the first offset of each, with lineage 0."""
+        return (0, 0), *self.forks
+
     def fork_of(self, lineage: int) -> int:
         """Return the lowest offset that later lineages took; -1 if there is none."""
         return min((at for later, at in self.forks if later > lineage), default=-1)

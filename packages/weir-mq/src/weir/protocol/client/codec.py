@@ -241,7 +241,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
 def _bare(reply: m.ControlReply) -> object:
     """Return a reply without its last fields where they say nothing, as of most topics and nodes:
     which partitions have ended, what schema there is, which offsets hold nothing, that a node has
-    met its set, and that a login gives no ticket.
+    met its set, that a login gives no ticket, and which lineages there are.
     """
     match reply:
         case m.Welcome(met=True):
@@ -260,8 +260,11 @@ def _bare(reply: m.ControlReply) -> object:
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):
             return [_bare(topic) for topic in topics], offsets, more
-        case m.ResolvedCut(stamp, topics):
-            return stamp, [(_bare(one.info), one.starts, one.ends, one.committed) for one in topics]
+        case m.ResolvedCut(stamp, topics, lineages):
+            cuts = [(_bare(one.info), one.starts, one.ends, one.committed) for one in topics]
+            return (stamp, cuts, lineages) if lineages else (stamp, cuts)
+        case order.LocatedOffsets(lineages=[]):
+            return msgspec.structs.astuple(reply)[:-1]
     return reply
 
 

@@ -51,6 +51,8 @@ from weir.protocol.client.declaration import (
     Scope,
 )
 
+#: Of partitions' logs, by rising number: (group, lineage, the offset at which it began).
+Lineages = list[tuple[Natural, Natural, Natural]]
 Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
 #: By cluster the ranges (fence, first, next) of its grants that are done.
 Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
@@ -230,10 +232,15 @@ class ResolvedCut(ControlReply, frozen=True, array_like=True):
 
     What lies before it is all of these topics that is ever stamped at or below `stamp`, and
     nothing else; all of it is committed. A stamp of 0 says that each partition ends by itself.
+
+    `lineages` are those of the partitions' logs, by rising number, as (group, lineage, the offset
+    at which it began); lineage 0 begins at 0. What lies before the cut is of the history that ends
+    with the last one. Of a group that is not named, nothing is said.
     """
 
     stamp: Natural
     topics: list[TopicCut]
+    lineages: Lineages = msgspec.field(default_factory=list)
 
 
 class ResolveCut(ControlRequest, frozen=True, array_like=True):
@@ -283,10 +290,11 @@ class ResolveCut(ControlRequest, frozen=True, array_like=True):
 class LocatedOffsets(ControlReply, frozen=True, array_like=True):
     """What is known of partitions, as (group, first offset, offset asked for, offset behind the
     last committed message, about how many bytes lie between what was read before and the offset
-    asked for, the stamp of what comes next or later).
+    asked for, the stamp of what comes next or later); and their `lineages`, as in `ResolvedCut`.
     """
 
     found: list[tuple[Natural, Natural, Natural, Natural, Natural, Natural]]
+    lineages: Lineages = msgspec.field(default_factory=list)
 
 
 class LocateOffsets(ControlRequest, frozen=True, array_like=True):
