@@ -34,6 +34,11 @@ class PartedSets(ABC):
         self.given: dict[int, bytes] = {}
         self._reading: asyncio.Task[None] | None = None
 
+    @property
+    def reached(self) -> int:
+        """The offset behind what the client has read, or is to read next."""
+        return len(self.given)
+
     @abstractmethod
     async def read(self, w: Client) -> None:
         """Read into `given`: at home until the sets are parted, and behind that."""
@@ -61,9 +66,9 @@ class PartedSets(ABC):
             await reading
 
     async def until(self, count: int) -> None:
-        """Wait until so many messages were given. Raises what `read` raised."""
+        """Wait until the client has got to an offset. Raises what `read` raised."""
         async with asyncio.timeout(SECONDS):
-            while len(self.given) < count:
+            while self.reached < count:
                 if self._reading is not None and self._reading.done():
                     self._reading.result()
                 await asyncio.sleep(LOOK)

@@ -291,13 +291,14 @@ class BlockingClient:
         wait_ms: int = 0,
         replica: bool = False,
         tags: tuple[str, ...] = (),
+        lineage: int = -1,
     ) -> m.Fetched:
         """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned; with
         `tags`, what `Fetched.is_filtered` says.
 
         Check each one: `Batch(view).check(address.group)`.
         """
-        request = m.Fetch(address, offset, max_bytes, wait_ms, replica, True, tags)
+        request = m.Fetch(address, offset, max_bytes, wait_ms, replica, True, tags, lineage)
         reply = self.request(request, wait_ms / 1_000)
         assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
         return reply

@@ -32,7 +32,7 @@ from weir.protocol.client.messages import (
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.options import EVERYTHING, Bound, Earliest, Latest, Offsets, Options, Stamped
-from weir.spark.planning import Cut
+from weir.spark.planning import Cut, Lineages
 from weir.spark.selection import Selection
 
 T = TypeVar("T")
@@ -81,6 +81,8 @@ class Cuts:
     _least: int = 0
     #: Where the topic is served, by the last cut; for the next request.
     _info: TopicInfo | None = None
+    #: Those of its partitions, by the last cut.
+    lineages: Lineages = field(default_factory=Lineages)
 
     def expect(self, partitions: Iterable[int]) -> None:
         """Take it that the topic has these: a node that has not heard of them is asked until it
@@ -118,18 +120,20 @@ class Cuts:
 
     def resolve_cut(self, request: ResolveCut) -> ResolvedCut | None:
         """Return a cut through the topic, in one round trip; None from a broker of a release that
-        does not resolve them. Raises `BadOption` if the query selects partitions that are not
-        there.
+        does not resolve them. One that is of an earlier lineage than is known is left for another.
+        Raises `BadOption` if the query selects partitions that are not there.
         """
 
         def question(client: BlockingClient) -> ResolvedCut | None:
             found = client.resolve_cut(request)
             if found is not None and found.topics:
+                self.lineages.take(found.lineages)
                 info = found.topics[0].info
                 if len(info.addresses) < self._least:
                     known = client.await_partitions(self.options.topic, info, self._least)
                     if len(known.addresses) > len(info.addresses):
                         found = client.resolve_cut(structs.replace(request, wait_ms=0))
+                        self.lineages.take(() if found is None else found.lineages)
             return found
 
         found = self.ask(question)

@@ -77,6 +77,8 @@ class Source:
     large: LargeValues = LARGE_VALUES
     #: Which replica is read: see the option readFrom.
     read_from: ReadFrom = "leader"
+    #: Of the history that ends with this lineage of the partition it is to be read; -1: of any.
+    lineage: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +96,15 @@ def portions(options: Options, info: m.TopicInfo, begin: Cut, behind: Cut) -> li
     """
     gaps = planning.gaps(behind)
     parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
-    hosts, topic, large = options.hosts, options.topic, options.large
-    way = options.read_from
-    return [
-        Portion(
-            Source(hosts, topic, info.addresses[part.partition], large, way),
-            part,
-            number < len(gaps),
+
+    def source(partition: int) -> Source:
+        place, lineage = info.addresses[partition], behind.lineages.get(partition, -1)
+        return Source(
+            options.hosts, options.topic, place, options.large, options.read_from, lineage
         )
+
+    return [
+        Portion(source(part.partition), part, number < len(gaps))
         for number, part in enumerate([*gaps, *parts])
     ]
 
@@ -198,8 +201,9 @@ class _Leader:
         is_near = self._near is not None
         wait_ms = _REPLICA_WAIT_MS if is_near else 0
         request = m.Fetch(
-            self._address, first, max_bytes, wait_ms, is_near, True, self._selection.asked
-        )
+            self._address, first, max_bytes, wait_ms, is_near, True, self._selection.asked,
+            self._source.lineage,
+        )  # fmt: skip
         begin(self._near or self._hosts, request)
 
     def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
@@ -224,11 +228,18 @@ class _Leader:
     ) -> tuple[list[Delivered], int]:
         empty: list[tuple[int, int]] = []
         is_near, tags = hosts is self._near, self._selection.asked
+        lineage = self._source.lineage
         wait_ms = _REPLICA_WAIT_MS if is_near else 0
 
         def question(client: BlockingClient) -> list[Delivered]:
             try:
-                fetched = client.fetch(self._address, first, max_bytes, wait_ms, is_near, tags)
+                fetched = client.fetch(
+                    self._address, first, max_bytes, wait_ms, is_near, tags, lineage
+                )
+                if 0 <= lineage < fetched.lineage:
+                    # A later one has begun since it was planned: below its end, all has to be of
+                    # both. Asked there, the broker says so, or where the later one began.
+                    client.fetch(self._address, behind, 1, 0, is_near, (), lineage)
             except NotLeader:
                 self._find(client)
                 raise
@@ -248,6 +259,9 @@ class _Leader:
         try:
             delivered = ask(hosts, question, patience)
         except OffsetOutOfRange as error:
+            fork = self._fork(hosts, behind)
+            if fork is not None:
+                raise self._forked(first, behind, fork) from error
             raise self._lost(
                 first, behind, f"{error}; the nearest is {error.detail:,}", error.detail
             ) from error
@@ -300,6 +314,34 @@ class _Leader:
         self._address = info.addresses[self._partition]
         if self._source.read_from != "url":
             self._hosts = led_first(client, self._source.hosts, self._address)
+
+    def _fork(self, hosts: Hosts, behind: int) -> int | None:
+        """Return where a later lineage than that of a range began, if that lies before its end."""
+        lineage, is_near = self._source.lineage, hosts is self._near
+
+        def question(client: BlockingClient) -> int | None:
+            try:
+                client.fetch(self._address, behind, 1, 0, is_near, (), lineage)
+            except OffsetOutOfRange as error:
+                fork = error.detail
+                if fork < behind and client.fetch(self._address, fork, 1, 0).lineage > lineage:
+                    return fork
+            return None
+
+        with suppress(Refused):  # the first refusal says what it is then
+            return ask(hosts, question) if lineage >= 0 else None
+        return None
+
+    def _forked(self, first: int, behind: int, fork: int) -> OffsetOutOfRange:
+        place = f"{self._source.topic}/{self._partition}"
+        return OffsetOutOfRange(
+            f"messages {first:,} to {behind - 1:,} of {place} were planned in lineage "
+            f"{self._source.lineage}, and a later one began at {fork:,}, when a core set was "
+            "promoted: other messages have these offsets now. To read those, begin again with a "
+            f"new checkpointLocation and startingOffsets, with {fork} for partition "
+            f"{self._partition} and those of the checkpoint for the rest",
+            fork,
+        )
 
     def _lost(self, first: int, behind: int, why: str, nearest: int = 0) -> RangeLost:
         again = min(nearest, behind) if nearest > first else 0

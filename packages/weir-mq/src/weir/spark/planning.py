@@ -10,14 +10,18 @@ which has a stamp, may not: see `weir.spark.cuts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from weir.errors import BadOption, CheckpointMismatch, RangeLost
+from weir.errors import BadOption, CheckpointMismatch, NotLeader, OffsetOutOfRange, RangeLost
+from weir.model.ids import group_of
 
 #: Ranges that have no more messages together are read by one task.
 SHARED_ROWS_MAX = 10_000
+#: Of a topic with more partitions, an error does not say all offsets to begin at.
+_TOLD_PARTITIONS = 32
 #: Digits of a partition in JSON, so that the order of keys is the order of numbers.
 _DIGITS = 5
 
@@ -33,6 +37,8 @@ class Cut:
     barrier has its `stamp`: what lies before it is what was stamped at or below that; 0 is any
     other. In the end of a micro-batch that begins behind messages which retention deleted before
     the query read them, `lost` has the first offset of those, and `begins` the one behind them.
+    Where `lineages` has a partition, all below its position is of the history that ends with that
+    lineage (ADR 0211).
     """
 
     epoch: int
@@ -40,22 +46,27 @@ class Cut:
     begins: Mapping[int, int] = field(default_factory=dict)
     stamp: int = 0
     lost: Mapping[int, int] = field(default_factory=dict)
+    lineages: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and if there are
-        any, in "b" the `begins`, in "g" the `lost`, in "s" the stamp.
+        any, in "b" the `begins`, in "g" the `lost`, in "l" the lineages, in "s" the stamp. Where
+        all partitions are in one lineage, "l" is its number alone.
         """
         text: dict[str, object] = {"e": self.epoch, "p": _by_number(self.positions)}
         if self.begins:
             text["b"] = _by_number(self.begins)
         if self.lost:
             text["g"] = _by_number(self.lost)
+        if self.lineages:
+            numbers = {self.lineages.get(p, -1) for p in self.positions}
+            text["l"] = min(numbers) if len(numbers) == 1 else _by_number(self.lineages)
         return {**text, "s": self.stamp} if self.stamp else text
 
     @property
     def bare(self) -> Cut:
         """The same cut, as one that no other comes before."""
-        return Cut(self.epoch, self.positions, stamp=self.stamp)
+        return Cut(self.epoch, self.positions, stamp=self.stamp, lineages=self.lineages)
 
     def first(self, partition: int, end: Cut) -> int:
         """Return where a micro-batch from this cut to `end` begins in a partition."""
@@ -73,11 +84,13 @@ class Cut:
         """Read what `to_json` wrote. Raises `CheckpointMismatch` for anything else."""
         match offset:
             case {"e": int(epoch), "p": dict(positions)}:
-                begins, stamp = offset.get("b", {}), offset.get("s", 0)
-                lost = offset.get("g", {})
-                if isinstance(begins, dict) and isinstance(stamp, int) and isinstance(lost, dict):
-                    first, behind = _from_numbers(begins), _from_numbers(positions)
-                    return cls(epoch, behind, first, stamp, _from_numbers(lost))
+                told = offset.get("l", {})
+                if isinstance(told, int):
+                    told = dict.fromkeys(positions, told)
+                match offset.get("b", {}), offset.get("s", 0), offset.get("g", {}), told:
+                    case dict(begins), int(stamp), dict(lost), dict(lineages):
+                        parts = [_from_numbers(one) for one in (positions, begins, lost, lineages)]
+                        return cls(epoch, parts[0], parts[1], stamp, *parts[2:])
         raise CheckpointMismatch(
             f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
             "source; give the query a checkpointLocation of its own"
@@ -90,6 +103,87 @@ def _by_number(offsets: Mapping[int, int]) -> dict[str, int]:
 
 def _from_numbers(offsets: Mapping[str, int]) -> dict[int, int]:
     return {int(p): int(offset) for p, offset in offsets.items()}
+
+
+@dataclass
+class Lineages:
+    """What brokers have said of the lineages of partitions, by group (ADR 0202, 0211)."""
+
+    #: By rising number, each with its first offset.
+    _told: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    #: Which one a partition is known to be in at least.
+    _least: dict[int, int] = field(default_factory=dict)
+
+    def expect(self, cut: Cut) -> None:
+        """Take it that partitions are in the lineages of a cut, or in later ones."""
+        for partition, lineage in cut.lineages.items():
+            group = _group(cut, partition)
+            self._least[group] = max(lineage, self._least.get(group, 0))
+
+    def take(self, rows: Iterable[tuple[int, int, int]]) -> None:
+        """Take what a broker says. Raises `NotLeader` of one that has not heard of a lineage that
+        is known: it is left behind, and has what is not there any more.
+        """
+        found: dict[int, tuple[tuple[int, int], ...]] = {}
+        for group, lineage, at in rows:
+            found[group] = (*found.get(group, ()), (lineage, at))
+        for group, lineages in found.items():
+            newest, least = lineages[-1][0], self._least.get(group, 0)
+            if newest < least:
+                raise NotLeader(
+                    f"this node has not heard of lineage {least} of the partition, in which the "
+                    "query has read: another one leads it",
+                    0,
+                )
+        self._told |= found
+
+    def of(self, cut: Cut) -> Cut:
+        """Return the cut with the lineages in which its partitions are, as far as they are told."""
+        found = {p: self._told.get(_group(cut, p)) for p in sorted(cut.positions)}
+        lineages = {p: told[-1][0] for p, told in found.items() if told}
+        return Cut(cut.epoch, cut.positions, cut.begins, cut.stamp, cut.lost, lineages)
+
+    def check(self, cut: Cut, name_of: Callable[[int], str]) -> None:
+        """Raise `OffsetOutOfRange` where a later lineage began below the position of a cut: what
+        was read from there on is not there any more. `name_of` names a partition.
+        """
+        forks: dict[int, int] = {}
+        for partition, lineage in sorted(cut.lineages.items()):
+            told = self._told.get(_group(cut, partition), ())
+            fork = min((at for later, at in told if later > lineage), default=None)
+            if fork is not None and fork < cut.positions.get(partition, 0):
+                forks[partition] = fork
+        if not forks:
+            return
+        partition, fork = next(iter(forks.items()))
+        others = f", and so it is with {len(forks) - 1} more partitions" if len(forks) > 1 else ""
+        raise OffsetOutOfRange(
+            f"the query has read {name_of(partition)} up to {cut.positions[partition]:,}, and a "
+            f"later lineage began there at {fork:,}, when a core set was promoted: other messages "
+            f"have these offsets now{others}. To read those, {_going_on(cut, forks)}. What the "
+            "query has made of the messages that are gone, it has made already",
+            fork,
+        )
+
+
+def _going_on(cut: Cut, forks: Mapping[int, int]) -> str:
+    """Return how a query is begun that reads on where later lineages began."""
+    way = "begin again with a new checkpointLocation"
+    if not cut.epoch:
+        return f"{way} and a startingTime before the promotion"
+    if len(cut.positions) > _TOLD_PARTITIONS:
+        rest = "with those of the checkpoint for the rest"
+        return f"{way} and startingOffsets {_offsets(forks)}, {rest}"
+    return f"{way} and startingOffsets {_offsets({**cut.positions, **forks})}"
+
+
+def _offsets(positions: Mapping[int, int]) -> str:
+    return json.dumps({str(p): at for p, at in sorted(positions.items())})
+
+
+def _group(cut: Cut, partition: int) -> int:
+    """Return the group of what is a partition of one topic, or a group, in a cut of several."""
+    return group_of(cut.epoch, partition) if cut.epoch else partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class BatchReader(DataSourceReader):
         begin = topics.begin(self._options.starting)
         behind = topics.until(self._options.ending or Latest())
         topics.check_order(begin, behind)
-        return tasks(topics.portions(begin, behind), self._options)
+        return tasks(topics.portions(begin, topics.in_lineages(behind)), self._options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a read without tasks."""

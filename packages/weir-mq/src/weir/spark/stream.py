@@ -6,6 +6,7 @@ Without PySpark: `weir.spark.source` hands on what Spark asks for.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from weir.client.connection.system import SYSTEM
@@ -17,6 +18,8 @@ from weir.spark.options import UNLIMITED, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Cut
 from weir.spark.topics import topics_of
 
+#: So often a query that waits for news looks at what is there, in seconds.
+LOOK_EVERY = 10.0
 #: As Spark stores it in a checkpoint.
 Offset = dict[str, Any]
 #: Beside the fields of a cut: the digest of what the query selects; not there if it is everything.
@@ -33,36 +36,41 @@ class Stream:
         self._gathering = Gathering()
         self._initial: Cut | None = None
         self._target: Cut | None = None
-        #: Whether the query was told once what is there: it waits for news from then on.
-        self._is_idle = False
+        #: When the query looks again at what is there, instead of waiting for news.
+        self._looks_at = -inf
 
     def initial(self) -> Offset:
         """Return where a query without a checkpoint begins; the same however often it is asked."""
         if self._initial is None:
-            self._initial = self._first_cut()
+            self._initial = self._topics.in_lineages(self._first_cut())
         return self._stored(self._initial.bare)
 
     def pin_end(self) -> None:
         """Pin today's end: what is published later belongs to the next run."""
         self._target = self._end()
+        if self._options.ending is not None:
+            self._topics.committed(None)  # it tells lineages, too
 
     def latest(self, start: Offset, admission: Admission = UNLIMITED) -> Offset:
         """Return the cut that the next micro-batch ends at, or `start` itself if nothing is new, or
         not enough.
 
         One round trip to the broker, which answers once something is new, or after the time that
-        the options say; but at once when it is asked first, and where the end is pinned. Raises
-        `RangeLost` and `CheckpointMismatch`.
+        the options say; but at once when it is asked first, some seconds later again, and where the
+        end is pinned. Raises `RangeLost` and `CheckpointMismatch`, and `OffsetOutOfRange` if
+        another core set was promoted that does not have all that was read.
         """
         begin = self._read(start)
         self._topics.expect(begin)
-        wait_ms = self._options.idle_wait_ms if self._is_idle else 0
-        self._is_idle = True
-        if self._target is None and not self._topics.moved(
+        wait_ms = self._wait_ms()
+        moved = self._target is not None or self._topics.moved(
             begin, wait_ms, admission.rows_max, admission.bytes_max
-        ):
+        )
+        if not moved:
+            self._topics.check_lineages(begin)
             return start
         end = self._target or self._end()
+        self._topics.check_lineages(begin)
         if self._target is None:
             self._topics.check_growth(begin, end)
         else:
@@ -102,7 +110,7 @@ class Stream:
         if there.lost:
             passed = {p: there.positions[p] for p in there.lost}
             cut = replace(cut, begins={**cut.begins, **passed}, lost=there.lost)
-        return self._stored(cut)
+        return self._stored(self._topics.in_lineages(cut))
 
     def committed(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
@@ -115,6 +123,16 @@ class Stream:
         behind = self._read(end)
         begin = behind.since(self._read(start))
         return self._topics.portions(begin, behind)
+
+    def _wait_ms(self) -> int:
+        """Return for how long the broker may wait for news. Where another core set is promoted, a
+        partition may end below what was read: no news come then, and a look tells it.
+        """
+        now = SYSTEM.get().monotonic()
+        if now < self._looks_at:
+            return self._options.idle_wait_ms
+        self._looks_at = now + LOOK_EVERY
+        return 0
 
     def _stored(self, cut: Cut) -> Offset:
         """Return a cut as Spark stores it, with what the query leaves out."""

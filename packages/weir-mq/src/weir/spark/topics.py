@@ -25,7 +25,7 @@ from weir.spark.blocking_client import BlockingClient
 from weir.spark.cuts import BarrierCuts, Cuts, within
 from weir.spark.fetcher import Portion, Source, portions
 from weir.spark.options import Bound, Latest, Offsets, Options, Stamped
-from weir.spark.planning import Cut
+from weir.spark.planning import Cut, Lineages
 
 #: While nothing moves, it is looked so often for topics that begin to match; in seconds.
 LIST_EVERY = 1.0
@@ -83,7 +83,13 @@ class Topics(Protocol):
         """Return about how many stored bytes lie between two cuts."""
 
     def expect(self, cut: Cut) -> None:
-        """Take it that partitions of a cut are there."""
+        """Take it that partitions of a cut are there, in its lineages or in later ones."""
+
+    def in_lineages(self, cut: Cut) -> Cut:
+        """Return a cut with the lineages that its partitions are in, as far as they are told."""
+
+    def check_lineages(self, cut: Cut) -> None:
+        """Raise `OffsetOutOfRange` where later lineages do not have what was read up to a cut."""
 
     def check_growth(self, start: Cut, end: Cut) -> None:
         """Raise unless `end` continues `start`."""
@@ -112,10 +118,10 @@ def topics_of(options: Options) -> Topics:
 class OneTopic:
     """A topic, cut at barriers if it is in total order, or an option says so."""
 
-    def __init__(self, options: Options) -> None:
-        """Keep the options."""
+    def __init__(self, options: Options, lineages: Lineages | None = None) -> None:
+        """Keep the options; share the `lineages` of several topics."""
         self.options = options
-        self._cuts = Cuts(options)
+        self._cuts = Cuts(options, lineages=lineages or Lineages())
         self._barriers = BarrierCuts(self._cuts)
 
     @property
@@ -202,6 +208,15 @@ class OneTopic:
     def expect(self, cut: Cut) -> None:
         """A node that has not heard of them is asked until it has."""
         self._cuts.expect(cut.positions)
+        self._cuts.lineages.expect(cut)
+
+    def in_lineages(self, cut: Cut) -> Cut:
+        """By the last cut that was resolved."""
+        return self._cuts.lineages.of(cut)
+
+    def check_lineages(self, cut: Cut) -> None:
+        """By the last cut that was resolved."""
+        self._cuts.lineages.check(cut, lambda partition: f"{self.options.topic}/{partition}")
 
     def check_growth(self, start: Cut, end: Cut) -> None:
         """Same topic, no partition gone, no offset lower."""
@@ -268,6 +283,7 @@ class SeveralTopics:
     _news: Cut | None = None
     _committed: Cut | None = None
     is_within_limits: bool = False
+    _lineages: Lineages = field(default_factory=Lineages)
 
     @property
     def at_barriers(self) -> bool:
@@ -367,7 +383,8 @@ class SeveralTopics:
         fields.setdefault("by_partition", not self.at_barriers)
         request = ResolveCut(names, **fields)
         try:
-            found = Cuts(replace(self.options, topic=names[0])).resolve_cut(request)
+            asker = Cuts(replace(self.options, topic=names[0]), lineages=self._lineages)
+            found = asker.resolve_cut(request)
         except BadRequest:  # they have more partitions together than one cut goes through
             return None
         except UnknownTopic:  # one was deleted since
@@ -427,6 +444,17 @@ class SeveralTopics:
         for id, part in split(cut).items():
             if (topic := self._topics.get(id)) is not None:
                 topic.expect(part)
+        self._lineages.expect(cut)
+
+    def in_lineages(self, cut: Cut) -> Cut:
+        """By the last cut that was resolved."""
+        return self._lineages.of(cut)
+
+    def check_lineages(self, cut: Cut) -> None:
+        """By the last cut that was resolved."""
+        self._lineages.check(
+            cut, lambda group: f"{self._names[topic_of(group)]}/{partition_of(group)}"
+        )
 
     def check_growth(self, start: Cut, end: Cut) -> None:
         """All topics are still there, with their partitions, and no offset is lower."""
@@ -462,7 +490,8 @@ class SeveralTopics:
         for number, one in enumerate([*gaps, *ranges]):
             info, partition = infos[topic_of(one.partition)], partition_of(one.partition)
             place, way = info.addresses[partition], options.read_from
-            source = Source(options.hosts, info.full_name, place, options.large, way)
+            lineage = behind.lineages.get(one.partition, -1)
+            source = Source(options.hosts, info.full_name, place, options.large, way, lineage)
             there = replace(one, partition=partition)
             found.append(Portion(source, there, number < len(gaps)))
         return found
@@ -489,7 +518,7 @@ class SeveralTopics:
         )
 
     def _topic(self, name: str) -> OneTopic:
-        return OneTopic(replace(self.options, topic=name, topics=()))
+        return OneTopic(replace(self.options, topic=name, topics=()), self._lineages)
 
     def _list(self) -> None:
         """Find out which topics match now. Raises `UnknownTopic` for a name that is not there, or
@@ -587,26 +616,28 @@ def joined(parts: Iterable[Cut], stamp: int = 0) -> Cut:
     positions: dict[int, int] = {}
     begins: dict[int, int] = {}
     lost: dict[int, int] = {}
+    lineages: dict[int, int] = {}
     for part in parts:
-        for kind, offsets in (
+        for kind, numbers in (
             (positions, part.positions),
             (begins, part.begins),
             (lost, part.lost),
+            (lineages, part.lineages),
         ):
-            kind |= {group_of(part.epoch, p): at for p, at in offsets.items()}
-    return Cut(0, positions, begins, stamp, lost)
+            kind |= {group_of(part.epoch, p): one for p, one in numbers.items()}
+    return Cut(0, positions, begins, stamp, lost, lineages)
 
 
 def split(cut: Cut) -> dict[int, Cut]:
     """Return a cut of several topics as one of each, by id; all have its stamp."""
-    found: dict[int, tuple[dict[int, int], dict[int, int], dict[int, int]]] = {}
-    for kind, offsets in enumerate((cut.positions, cut.begins, cut.lost)):
-        for group, at in offsets.items():
-            kinds = found.setdefault(topic_of(group), ({}, {}, {}))
-            kinds[kind][partition_of(group)] = at
+    found: dict[int, list[dict[int, int]]] = {}
+    for kind, numbers in enumerate((cut.positions, cut.begins, cut.lost, cut.lineages)):
+        for group, one in numbers.items():
+            kinds = found.setdefault(topic_of(group), [{}, {}, {}, {}])
+            kinds[kind][partition_of(group)] = one
     return {
-        id: Cut(id, positions, begins, cut.stamp, lost)
-        for id, (positions, begins, lost) in sorted(found.items())
+        id: Cut(id, positions, begins, cut.stamp, lost, lineages)
+        for id, (positions, begins, lost, lineages) in sorted(found.items())
     }
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from rigs.parted_sets import ALONE, BOTH, PartedSets
 
+from rigs.parted_sets import ALONE, BOTH, PartedSets
 from weir.client.client import Client
 from weir.errors import OffsetOutOfRange, WeirError
 
