@@ -156,12 +156,12 @@ class Lineages:
         if not forks:
             return
         partition, fork = next(iter(forks.items()))
-        others = f", and so it is with {len(forks) - 1} more partitions" if len(forks) > 1 else ""
+        others = f" So it is in {len(forks)} partitions." if len(forks) > 1 else ""
         raise OffsetOutOfRange(
             f"the query has read {name_of(partition)} up to {cut.positions[partition]:,}, and a "
             f"later lineage began there at {fork:,}, when a core set was promoted: other messages "
-            f"have these offsets now{others}. To read those, {_going_on(cut, forks)}. What the "
-            "query has made of the messages that are gone, it has made already",
+            f"have these offsets now.{others} To read those, {_going_on(cut, forks)}. What the "
+            "query has written of the messages that are gone stays written",
             fork,
         )
 

@@ -306,3 +306,14 @@ def test_a_client_may_not_ask_where_offsets_are(spread: Any) -> None:
     trio, info, _ = spread
     reply = trio.answer(trio[1], m.LocateOffsets([(group_of(info.id, 0), 0, 0)]))
     assert isinstance(reply, m.Refusal)
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_any_node_tells_the_lineages_that_others_lead(spread: Any, node: int) -> None:
+    trio, info, _ = spread
+    groups = [group_of(info.id, p) for p in range(PARTITIONS)]
+    for one in trio.live():
+        one.shard.topics.find(groups[1]).state.begin_lineage(1)
+    cut = trio.answer(trio[node], m.ResolveCut(["t"], by_partition=True))
+    rows = [(group, 0, 0) for group in groups]
+    assert cut.lineages == sorted([*rows, (groups[1], 1, 1)])

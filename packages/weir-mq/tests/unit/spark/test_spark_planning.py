@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.errors import CheckpointMismatch, RangeLost
+from weir.errors import CheckpointMismatch, NotLeader, OffsetOutOfRange, RangeLost
 from weir.spark import planning
-from weir.spark.planning import Cut, Range, check_growth, fill, moved, next_cut, ranges
+from weir.spark.planning import Cut, Lineages, Range, check_growth, fill, moved, next_cut, ranges
 
 OFFSETS = st.integers(0, 1 << 62)
 LAGS = st.dictionaries(st.integers(0, 99), st.integers(0, 10_000), max_size=12)
@@ -48,6 +48,84 @@ def test_the_text_of_a_cut_never_changes() -> None:
     # Checkpoints of users hold it.
     text = '{"e": 1, "p": {"00000": 120, "00001": 7}}'
     assert json.dumps(Cut(1, {1: 7, 0: 120}).to_json()) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "lineages"),
+    [
+        ('{"e": 1, "p": {"00000": 120, "00001": 7}, "l": 0}', {0: 0, 1: 0}),
+        ('{"e": 1, "p": {"00000": 120, "00001": 7}, "l": 2, "s": 9}', {0: 2, 1: 2}),
+        ('{"e": 1, "p": {"00000": 120, "00001": 7}, "l": {"00000": 1, "00001": 0}}', {0: 1, 1: 0}),
+        ('{"e": 1, "p": {"00000": 120, "00001": 7}, "l": {"00001": 1}}', {1: 1}),
+        ('{"e": 1, "p": {"00000": 120, "00001": 7}, "s": 9}', {}),
+    ],
+)
+def test_nor_that_of_one_with_lineages(text: str, lineages: dict[int, int]) -> None:
+    cut = Cut.from_json(json.loads(text))
+    assert (cut.positions, cut.lineages) == ({0: 120, 1: 7}, lineages)
+    assert json.dumps(cut.to_json()) == text
+    assert Cut.from_json(json.loads(text) | {"l": {}}).lineages == {}
+
+
+def told(*rows: tuple[int, int, int]) -> Lineages:
+    lineages = Lineages()
+    lineages.take(rows)
+    return lineages
+
+
+def at(position: int, lineage: int) -> Cut:
+    return Cut(1, {3: position}, lineages={3: lineage})
+
+
+def test_a_cut_gets_the_newest_lineages_that_are_told() -> None:
+    lineages = told((1 << 16, 0, 0), (1 << 16, 2, 5), (1 << 16 | 1, 0, 0))
+    cut = Cut(1, {0: 9, 1: 9, 2: 9}, {0: 1}, 4, {1: 2}, {2: 7})
+    assert lineages.of(cut) == Cut(1, {0: 9, 1: 9, 2: 9}, {0: 1}, 4, {1: 2}, {0: 2, 1: 0})
+    assert lineages.of(Cut(0, {1 << 16: 9})).lineages == {1 << 16: 2}
+
+
+@pytest.mark.parametrize(
+    ("position", "lineage", "fork"),
+    [(20, 0, None), (21, 0, 20), (20, 1, None), (30, 1, None), (31, 1, 30), (99, 2, None)],
+)
+def test_the_lowest_fork_counts_that_a_cut_does_not_know(
+    position: int, lineage: int, fork: int | None
+) -> None:
+    lineages = told((1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20), (1 << 16 | 3, 2, 30))
+    if fork is None:
+        lineages.check(at(position, lineage), str)
+        return
+    with pytest.raises(OffsetOutOfRange) as caught:
+        lineages.check(at(position, lineage), lambda p: f"t/{p}")
+    assert caught.value.detail == fork
+    assert f"t/3 up to {position}, and a later lineage began there at {fork}" in str(caught.value)
+    assert f'startingOffsets {{"3": {fork}}}' in str(caught.value)
+
+
+def test_a_cut_without_lineages_is_not_looked_at() -> None:
+    told((1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20)).check(Cut(1, {3: 99}), str)
+
+
+def test_an_error_says_how_to_go_on_by_all_partitions() -> None:
+    rows = [(1 << 16 | p, lineage, 20 * lineage) for p in range(40) for lineage in (0, 1)]
+    for count, words in (
+        (2, 'So it is in 2 partitions. .*startingOffsets {"0": 20, "1": 20}'),
+        (33, "33.*with those of the checkpoint for the rest"),
+    ):
+        cut = Cut(1, dict.fromkeys(range(count), 33), lineages={0: 0, 1: 0})
+        with pytest.raises(OffsetOutOfRange, match=words):
+            told(*rows).check(cut, str)
+    with pytest.raises(OffsetOutOfRange, match="startingTime"):
+        told(*rows).check(Cut(0, {1 << 16: 33}, lineages={1 << 16: 0}), str)
+
+
+def test_a_broker_that_was_left_behind_is_not_listened_to() -> None:
+    lineages = told((1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20))
+    lineages.expect(at(25, 1))
+    with pytest.raises(NotLeader, match="lineage 1"):
+        lineages.take([(1 << 16 | 3, 0, 0)])
+    assert lineages.of(at(25, 0)).lineages == {3: 1}, "it said nothing"
+    lineages.take([(1 << 16 | 4, 0, 0)])
 
 
 @pytest.mark.parametrize("offset", [{}, {"e": 1}, {"e": "1", "p": {}}, {"index": 3}])

@@ -19,7 +19,14 @@ from weir import sync, testing
 from weir.broker import listing
 from weir.broker.barriers import cuts
 from weir.client.connection.system import SYSTEM
-from weir.errors import BadOption, CheckpointMismatch, Unauthorized, UnknownTopic
+from weir.errors import (
+    BadOption,
+    CheckpointMismatch,
+    OffsetOutOfRange,
+    Unauthorized,
+    UnknownTopic,
+)
+from weir.model.ids import group_of
 from weir.protocol.client import messages as m
 from weir.spark import blocking_client, topics
 from weir.spark.blocking_client import BlockingClient
@@ -527,3 +534,30 @@ def test_what_cannot_work_is_refused(given: dict[str, str], text: str) -> None:
 def test_names_are_full_and_each_counts_once() -> None:
     given = '["locks.*", "default/doors", "doors", "*", "shop/x*", "default/locks.*"]'
     assert Options.parse({"topics": given}).topics == ("*", "doors", "locks.*", "shop/x*")
+
+
+@pytest.mark.parametrize("order", ["total", "partition"])
+def test_a_lineage_that_begins_below_what_was_read_is_told_with_the_topic(
+    node: testing.Node, w: sync.Client, order: str
+) -> None:
+    for name in "ab":
+        w.create_topic(name, 2)
+        for number in range(4):
+            w.publish(name, b"%d" % number, partition=1)
+    made = reader(node, "a", "b", order=order)
+    at, found = step(made, made.initialOffset())
+    assert len(found) == 8
+    assert {name: part["l"] for name, part in at["t"].items()} == {"a": 0, "b": 0}
+    assert node._host is not None
+    partition = node._host._shard.topics.find(group_of(at["t"]["b"]["e"], 1))
+    assert partition is not None
+    partition.state.membership.forks = ((1, 4),)
+    w.publish("a", b"more", partition=0)
+    at, found = step(reader(node, "a", "b", order=order), at)
+    assert values(found) == [b"more"]
+    assert {name: part["l"] for name, part in at["t"].items()} == {
+        "a": 0, "b": {"00000": 0, "00001": 1},
+    }  # fmt: skip
+    partition.state.membership.forks = ((1, 4), (2, 3))
+    with pytest.raises(OffsetOutOfRange, match=r"has read \S*b/1 up to 4, .* began there at 3"):
+        step(reader(node, "a", "b", order=order), at)

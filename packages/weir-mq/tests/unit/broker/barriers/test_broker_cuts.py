@@ -379,3 +379,21 @@ def test_one_stamp_after_the_other_is_a_prefix_of_the_next(rig: Any) -> None:
     for cut in found:
         assert ends_of(cut) == log.below(cut.stamp)
         assert cut.stamp < stamp_at(rig.time.wall_ms() + 1_000)
+
+
+@pytest.mark.parametrize("by_partition", [False, True])
+def test_a_cut_tells_the_lineages_of_all_partitions_that_are_asked_for(
+    rig: Any, by_partition: bool
+) -> None:
+    log = Log(rig, 2)
+    log.publish(random.Random(1), 9)
+    first, second = sorted(log.stamps)
+    assert log.cut(by_partition=by_partition).lineages == [(first, 0, 0), (second, 0, 0)]
+    rig.shard.topics.find(second).state.begin_lineage(3)
+    fork = (second, 3, len(log.stamps[second]))
+    log.publish(random.Random(2), 9)
+    cut = log.cut(by_partition=by_partition)
+    assert cut.lineages == [(first, 0, 0), (second, 0, 0), fork]
+    cut = log.cut(by_partition=by_partition, partitions=[1])
+    assert cut.lineages == [(second, 0, 0), fork]
+    assert rig.answer(1, m.ResolveCut(log.names, wait_ms=1)).lineages, "there is news"
