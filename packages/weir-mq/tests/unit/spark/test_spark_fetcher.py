@@ -18,6 +18,7 @@ from weir.model.arrow import SCHEMA
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
+from weir.protocol.client import messages as m
 from weir.protocol.client.messages import Fetch, Fetched, TopicInfo, Welcome
 from weir.spark import blocking_client, fetcher
 from weir.spark.fetcher import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
@@ -297,3 +298,75 @@ def test_a_replica_that_cannot_serve_is_left(
     assert replicas[-1] == (fault is None)
     left = replicas.index(False) if False in replicas else len(replicas)
     assert True not in replicas[left:], "who was left is not asked again"
+
+
+class Promoted(Broker):
+    """A broker in lineage 1 of the partition, of which retention has deleted what is old."""
+
+    def __init__(self, start: int, fork: int | None, end: int) -> None:
+        super().__init__(end)
+        self.start, self.fork = start, fork
+
+    def fetch(
+        self, address: Address, offset: int, max_bytes: int, *more: object, **named: object
+    ) -> Fetched:
+        lineage = more[3] if len(more) > 3 else -1
+        assert isinstance(lineage, int)
+        forks = [] if self.fork is None else [(1, self.fork)]
+        ended = lineage == 0 and self.fork is not None and self.fork < offset
+        if ended or offset > self.end:
+            asked = m.Fetch(address, offset, max_bytes, lineage=lineage)
+            raise asked.beyond(self.start, self.end, forks)
+        if offset < self.start:
+            raise OffsetOutOfRange("past retention", self.start)
+        return msgspec.structs.replace(
+            super().fetch(address, offset, max_bytes), lineage=len(forks)
+        )
+
+
+@pytest.fixture
+def promoted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Promoted:
+    scripted = Promoted(0, 20, 60)
+    monkeypatch.setattr(blocking_client, "BlockingClient", lambda *_: scripted)
+    return scripted
+
+
+def read_in(lineage: int, first: int, behind: int) -> list[int]:
+    portion = Portion(replace(SOURCE, lineage=lineage), Range(0, first, behind))
+    table = pa.Table.from_batches(record_batches(portion, 1 << 20), SCHEMA)
+    found: list[int] = table["offset"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("end", [20, 30, 60])
+@pytest.mark.parametrize("first", [13, 20, 33])
+def test_a_range_of_a_lineage_that_ended_before_its_end_is_refused(
+    promoted: Promoted, first: int, end: int
+) -> None:
+    promoted.end = end
+    with pytest.raises(OffsetOutOfRange, match="planned in lineage 0, and a later one") as caught:
+        read_in(0, first, 40)
+    assert caught.value.detail == 20
+
+
+@pytest.mark.parametrize(("lineage", "behind"), [(0, 20), (1, 40), (-1, 40)])
+def test_a_range_is_read_that_is_of_its_lineage_or_of_none(
+    promoted: Promoted, lineage: int, behind: int
+) -> None:
+    assert read_in(lineage, 3, behind) == [*range(3, behind)]
+
+
+def test_what_retention_deleted_is_told_as_such(promoted: Promoted) -> None:
+    promoted.start = 10
+    with pytest.raises(RangeLost) as caught:
+        read_in(0, 5, 15)
+    assert (caught.value.first, caught.value.behind) == (5, 10)
+    promoted.start = 50
+    with pytest.raises(RangeLost):
+        read_in(0, 5, 15)
+
+
+def test_another_system_is_no_later_lineage(promoted: Promoted) -> None:
+    promoted.fork, promoted.end = None, 30
+    with pytest.raises(RangeLost, match="the broker is another one"):
+        read_in(0, 33, 40)
