@@ -15,7 +15,7 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import seconds
-from weir.client.reader.options import Start, begin_of
+from weir.client.reader.options import Start, cluster_begin_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,
@@ -353,7 +353,7 @@ class Administration:
         self, topic: str, name: str, to: Start, partitions: Sequence[int] | None, create: bool
     ) -> Cluster:
         """Let a cluster go on elsewhere. Raises `UnknownCluster` unless it may be created."""
-        begin = begin_of(to)
+        begin = cluster_begin_of(to)
         places = await self._known(topic, name, create)
         if begin.needs_clock:
             begin = begin.settled(await self._network.wall_ms())

@@ -246,8 +246,9 @@ class Client:
         `start`: "earliest", "latest", "last" (message of each partition; with one `key` the last
         of that key, with several keys or with tags the last of each partition that passes), "-1h",
         a datetime, `weir.at(...)`, `weir.last(n)`, or {partition: offset} as `Reader.positions`
-        gives it; partitions it does not name begin at their earliest. `until`: a time that has
-        passed, or {partition: offset}; it ends there, with `follow=False` or a time at today's end.
+        gives it, or with lineages, as `Reader.checkpoint` does; partitions it does not name begin
+        at their earliest. `until`: a time that has passed, or {partition: offset}; it ends there,
+        with `follow=False` or a time at today's end.
 
         `order`: "total", one order of all partitions, the same for every reader; "partition", each
         in its own, sooner; None: as the topic has it. "best-effort" is "total" that does not wait

@@ -13,7 +13,7 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Stale
 from weir.client.core.retries import Backoff, policy_of
-from weir.client.reader.options import Begin, Start, begin_of
+from weir.client.reader.options import Begin, Start, cluster_begin_of
 from weir.client.reader.positions import exact
 from weir.errors import BadRequest, OffsetOutOfRange, UnknownOpcode
 from weir.model.ids import Address
@@ -131,7 +131,7 @@ class Subscription:
         }
         self._prefixes = [_prefix_of(one) for one in given if one.endswith(_ANY)]
         self._start = start
-        self._begin = begin_of(start)
+        self._begin = cluster_begin_of(start)
         if self._begin.offsets is not None and (len(self._names) != 1 or self._prefixes):
             raise BadRequest(
                 f"start={start!r}: offsets are those of one topic, and topic={topic!r} may be "

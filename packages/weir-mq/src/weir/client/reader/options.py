@@ -8,6 +8,7 @@
     datetime     stamped at that time or later; without a zone it is local time, as Python has it
     at(...)      the same, from text or seconds
     {0: 17}      by partition, an offset, as `Reader.positions` gives it
+    {0: (17, 0)} the same with the lineage in which all below was read, as `Reader.checkpoint` does
 
 A time is compared with a message's stamp, which is its leader's, to the millisecond. So what is
 "ago", and what lies ahead, is told by the broker's clock, not by this machine's.
@@ -26,6 +27,7 @@ from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_numbe
 from weir.client.core.delivered_batches import Pick
 from weir.client.core.retries import seconds
 from weir.errors import BadRequest
+from weir.model.ids import LINEAGE_MAX
 from weir.model.limits import FETCH_BYTES_MAX, MAX_AHEAD_MS, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import check_order
 from weir.order.clock import STAMP_MAX, milliseconds_of, stamp_at
@@ -72,7 +74,10 @@ class Last(msgspec.Struct, frozen=True):
             )
 
 
-Start = str | datetime | At | Ago | Last | Mapping[int, int]
+#: By partition an offset; or an offset and the lineage of the partition in which all below it was
+#: read, -1 if that is not known.
+Positions = Mapping[int, int] | Mapping[int, tuple[int, int]] | Mapping[int, int | tuple[int, int]]
+Start = str | datetime | At | Ago | Last | Positions
 Until = str | datetime | At | Ago | Mapping[int, int]
 
 
@@ -125,6 +130,8 @@ class Begin(msgspec.Struct, frozen=True):
     count: int = 0
     offsets: Mapping[int, int] | None = None
     ago: Ago | None = None
+    #: By partition, the lineage in which all below the offset was read, as far as it is known.
+    lineages: Mapping[int, int] = msgspec.field(default_factory=dict)
 
     @property
     def needs_clock(self) -> bool:
@@ -203,8 +210,22 @@ def begin_of(start: Start) -> Begin:
         case str() if start.startswith("-"):
             return begin_of(at(start))
         case Mapping():
-            return Begin(offsets=_checked_offsets("start", start))
+            pairs = {p: at for p, at in start.items() if not isinstance(at, int)}
+            _check_pairs(start, pairs)
+            offsets = {p: at if isinstance(at, int) else at[0] for p, at in start.items()}
+            known = {p: lineage for p, (_, lineage) in pairs.items() if lineage >= 0}
+            return Begin(offsets=_checked_offsets("start", offsets), lineages=known)
     raise BadRequest(f"start={start!r}: give {_WORDS}, or {{partition: offset}}")
+
+
+def cluster_begin_of(start: Start) -> Begin:
+    """Return the same for a cluster, which begins at offsets: `BadRequest` for lineages."""
+    begin = begin_of(start)
+    if begin.lineages:
+        raise BadRequest(
+            f"start={start!r}: a cluster begins at offsets: give {{partition: offset}}"
+        )
+    return begin
 
 
 def end_of(until: Until) -> End:
@@ -222,6 +243,21 @@ def end_of(until: Until) -> End:
 
 def _stamp_of(ago: Ago, now_ms: int) -> int:
     return stamp_at(max(now_ms - ago.milliseconds, 0))
+
+
+def _check_pairs(given: Positions, pairs: Mapping[int, tuple[int, int]]) -> None:
+    """Raise `BadRequest` for what is no offset with a lineage; JSON makes lists of pairs."""
+    for pair in pairs.values():
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or not all(isinstance(number, int) for number in pair)
+            or not -1 <= pair[1] <= LINEAGE_MAX
+        ):
+            raise BadRequest(
+                f"start={dict(given)!r}: give {{partition: offset}}, or {{partition: (offset, "
+                f"lineage)}} as `Reader.checkpoint` does, with a lineage of -1 to {LINEAGE_MAX}"
+            )
 
 
 def _checked_offsets(name: str, given: Mapping[int, int]) -> Mapping[int, int]:

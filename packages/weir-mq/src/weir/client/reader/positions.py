@@ -144,8 +144,9 @@ class Span:
         self.found: dict[int, int] = {}
         #: By partition, the offset behind the last committed message, as of the last fetch.
         self.committed: dict[int, int] = {}
-        #: By partition, the lineage that ended what was fetched last, as far as it was told.
-        self.lineages: dict[int, int] = {}
+        #: By partition, the lineage that ended what was fetched last, as far as it was told; until
+        #: then that of where the reader begins.
+        self.lineages: dict[int, int] = dict(begin.lineages)
         self._begin = begin
         self._end = end
         self.pick = pick

@@ -519,6 +519,14 @@ class Reader:
         source = self._source
         return self._late + (source.late if isinstance(source, TotalOrder) else 0)
 
+    def checkpoint(self) -> dict[int, tuple[int, int]]:
+        """Return `positions`, each with the lineage in which all below it was read, -1 where no
+        broker has told it: kept and given back as `start`, a reader is told as this one would be
+        where a core set was promoted meanwhile that does not have all of that.
+        """
+        lineages = self._span.lineages
+        return {p: (at, lineages.get(p, -1)) for p, at in self.positions.items()}
+
     async def open(self) -> Reader:
         """Fill `positions`, and begin to fetch; `async with` and the first iteration do it too.
 

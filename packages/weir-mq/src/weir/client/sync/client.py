@@ -220,6 +220,10 @@ class Reader(Twin[readers.Reader]):
         """{partition: offset behind what was handed out}: given as `start`, it continues there."""
         return self._of.positions
 
+    def checkpoint(self) -> dict[int, tuple[int, int]]:
+        """Return `positions` with lineages, to be kept and given back as `start`."""
+        return self._of.checkpoint()
+
     @property
     def committed(self) -> dict[int, int]:
         """By partition, the offset behind the last committed message, as of the last fetch."""

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 import weir
 from weir import testing
 from weir.client.client import Client
+from weir.client.reader.options import begin_of
 from weir.client.reader.positions import Barriers, Moment
 from weir.errors import BadRequest
+from weir.model.ids import LINEAGE_MAX
 from weir.order.clock import milliseconds_of
 
 
@@ -299,3 +302,36 @@ def test_choices_that_cannot_work_are_refused_at_once(
             w.reader("t", **options)  # type: ignore[arg-type]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("pair", [(2, 0), (2, -1), [2, 0], 2])
+def test_a_start_may_name_the_lineage_of_an_offset(pair: Any) -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 3)
+        async with w.reader("t", start={0: pair}, follow=False) as reader:
+            assert reader.checkpoint() == {0: (2, pair[1] if pair != 2 else -1)}
+            assert [message.value async for message in reader] == [b"0/2"]
+            assert reader.checkpoint() == {0: (3, 0)}
+
+    run(scenario)
+
+
+def test_a_cluster_begins_at_offsets_alone() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 3)
+        with pytest.raises(BadRequest, match="a cluster begins at offsets"):
+            w.consumer("t", cluster="c", start={0: (2, 0)})
+        with pytest.raises(BadRequest, match="a cluster begins at offsets"):
+            await w.seek_cluster("t", "c", {0: (2, 0)}, create=True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [{0: (2,)}, {0: (2, 0, 1)}, {0: (2, -2)}, {0: (2, LINEAGE_MAX + 1)}, {0: (-1, 0)}, {0: "20"},
+     {0: ("2", 0)}, {0: (2, None)}, {"0": (2, 0)}, {0: None}],
+)  # fmt: skip
+def test_what_is_no_offset_with_a_lineage_is_refused(start: Any) -> None:
+    with pytest.raises(BadRequest, match="start="):
+        begin_of(start)

@@ -4,11 +4,13 @@ far the partition has grown by the time when it asks again.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Literal
 
 import pytest
 
-from rigs.parted_sets import ALONE, BOTH, PartedSets
+from rigs.parted_sets import ALONE, BOTH, LOOK, PartedSets
 from weir.client.client import Client
 from weir.errors import OffsetOutOfRange, WeirError
 
@@ -73,3 +75,56 @@ def test_a_reader_that_has_read_what_both_have_goes_on() -> None:
     assert split.error is None
     assert list(split.given) == list(range(BOTH + ALONE))
     assert split.given[BOTH] == b"new 0"
+
+
+class Kept(PartedSets):
+    """The client at home keeps the position of its reader, and begins there once all is mended."""
+
+    def __init__(self, order: Literal["partition", "total"], stop_at: int) -> None:
+        super().__init__(order)
+        self.stop_at = stop_at
+        self.checkpoint: dict[int, tuple[int, int]] = {}
+        self.error: WeirError | None = None
+        self.again: list[bytes] = []
+        self.by_offset: list[bytes] = []
+
+    async def read(self, w: Client) -> None:
+        async with w.reader("t") as reader:
+            async for message in reader:
+                self.given[message.offset] = bytes(message.value)
+                if message.offset + 1 == self.stop_at:
+                    self.checkpoint = reader.checkpoint()
+                if message.offset + 1 == BOTH + ALONE:
+                    break
+        while not self.is_mended:
+            await asyncio.sleep(LOOK)
+        await asyncio.sleep(10.0)  # home has heard that it was left behind
+        kept = json.loads(json.dumps(self.checkpoint))
+        start = {int(partition): pair for partition, pair in kept.items()}
+        try:
+            async with w.reader("t", start=start, follow=False) as reader:
+                self.again = [bytes(message.value) async for message in reader]
+            assert reader.checkpoint() == {0: (BOTH + 2 * ALONE, 1)}
+        except OffsetOutOfRange as error:
+            self.error = error
+        offsets = {partition: offset for partition, (offset, _) in start.items()}
+        async with w.reader("t", start=offsets, follow=False) as reader:
+            self.by_offset = [bytes(message.value) async for message in reader]
+
+
+@pytest.mark.parametrize("order", ["partition", "total"])
+def test_a_kept_position_has_its_lineage(order: Literal["partition", "total"]) -> None:
+    kept = Kept(order, BOTH + ALONE)
+    kept.play(2 * ALONE)
+    assert kept.checkpoint == {0: (BOTH + ALONE, 0)}
+    assert kept.error is not None
+    assert kept.error.detail == BOTH
+    assert kept.by_offset == [b"new %d" % number for number in range(ALONE, 2 * ALONE)], "alone"
+
+
+def test_a_kept_position_that_both_have_goes_on() -> None:
+    kept = Kept("partition", BOTH)
+    kept.play(2 * ALONE)
+    assert kept.checkpoint == {0: (BOTH, 0)}
+    assert kept.error is None
+    assert kept.again == [b"new %d" % number for number in range(2 * ALONE)]
