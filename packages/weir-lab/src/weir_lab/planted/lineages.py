@@ -1,5 +1,5 @@
 """Bugs of readers and relays in a partition of which a later lineage has begun, that tests must
-miss: each takes away one rule of ADR 0210, or of what the doctor says.
+miss: each takes away one rule of ADR 0210 or 0211, or of what the doctor says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ _READERS = f"{_UNIT}/client/reader/test_reader_lineages.py"
 _CODEC = "packages/weir-mq/tests/golden/test_golden_client_frames.py"
 _CUT = f"{_UNIT}/relay_node/test_relay_lineages.py"
 _DOCTOR = f"{_UNIT}/cli/doctor/test_promotions.py"
+
+_CUTS = f"{_UNIT}/broker/barriers/test_broker_cuts.py"
+_SET = f"{_UNIT}/broker_replicas/test_cuts_of_a_set.py"
+_PLANNING = f"{_UNIT}/spark/test_spark_planning.py"
+_TASKS = f"{_UNIT}/spark/test_spark_fetcher.py"
+_QUERIES = "packages/weir-lab/tests/unit/sim/test_query_lineages.py"
+_TOLD = f"{_QUERIES}::test_a_query_is_told_of_what_it_has_read_in_vain"
 
 OF_LINEAGES = (
     Bug(
@@ -102,5 +109,77 @@ OF_LINEAGES = (
         "max(registry.lineage, registry.begun) > copies.promoted",
         "registry.begun > copies.promoted",
         f"{_DOCTOR}::test_a_promotion_that_stopped_in_the_middle_is_told",
+    ),
+    Bug(
+        "lineage-untold-by-cuts",
+        "A cut tells the lineages of the partitions that it goes through.",
+        "weir.broker.barriers.cuts",
+        "ResolvedCut(one.stamp, cuts, lineages)",
+        "ResolvedCut(one.stamp, cuts)",
+        f"{_CUTS}::test_a_cut_tells_the_lineages_of_all_partitions_that_are_asked_for[False]",
+    ),
+    Bug(
+        "lineage-untold-between-shards",
+        "A shard tells another one the lineages of what it leads.",
+        "weir.broker.barriers.offsets",
+        "lineages = lineages_of(found.values())",
+        "lineages = []",
+        f"{_SET}::test_any_node_tells_the_lineages_that_others_lead[1]",
+    ),
+    Bug(
+        "lineage-left-out-of-checkpoints",
+        "The end of a micro-batch has the lineages of its partitions.",
+        "weir.spark.stream",
+        "return self._stored(self._topics.in_lineages(cut))",
+        "return self._stored(cut)",
+        f"{_TOLD}[16-read-partition]",
+    ),
+    Bug(
+        "lineage-looked-for-with-news-alone",
+        "A query that waits for news looks now and then at what is there.",
+        "weir.spark.stream",
+        "self._looks_at = now + LOOK_EVERY",
+        "self._looks_at = inf",
+        f"{_TOLD}[5-never-partition]",
+    ),
+    Bug(
+        "lineage-unchecked-by-tasks",
+        "A task reads of the lineage alone in which its range was planned.",
+        "weir.spark.fetcher",
+        "if 0 <= lineage < fetched.lineage:",
+        "if False:",
+        f"{_QUERIES}::test_what_was_planned_at_home_is_not_read_elsewhere[16-partition]",
+    ),
+    Bug(
+        "lineage-of-a-gap-mistaken",
+        "What retention deleted is not taken for what another lineage has.",
+        "weir.spark.fetcher",
+        "if fork < behind and client.fetch(",
+        "if client.fetch(",
+        f"{_TASKS}::test_what_retention_deleted_is_told_as_such",
+    ),
+    Bug(
+        "lineage-fork-itself-refused-to-queries",
+        "A query that has read up to the fork goes on.",
+        "weir.spark.planning",
+        "fork < cut.positions.get(partition, 0)",
+        "fork <= cut.positions.get(partition, 0)",
+        f"{_PLANNING}::test_the_lowest_fork_counts_that_a_cut_does_not_know[20-0-None]",
+    ),
+    Bug(
+        "lineage-that-ended-is-planned-in",
+        "A query that knows of a lineage plans by no broker that does not.",
+        "weir.spark.planning",
+        "if newest < least:",
+        "if False:",
+        f"{_PLANNING}::test_a_broker_that_was_left_behind_is_not_listened_to",
+    ),
+    Bug(
+        "lineage-of-a-start-dropped",
+        "A reader begins in the lineage of the position that it is given.",
+        "weir.client.reader.positions",
+        "dict(begin.lineages)",
+        "{}",
+        f"{_READERS}::test_a_kept_position_has_its_lineage[partition]",
     ),
 )
