@@ -15,3 +15,16 @@ def leave_behind(node: Node, lineage: int = 1) -> None:
 
     assert node._background is not None
     node._background.run(outlive())
+
+
+def set_lineages(node: Node, group: int, *forks: tuple[int, int]) -> None:
+    """Let a partition have begun these lineages, by rising number, each at an offset."""
+
+    async def begin() -> None:
+        assert node._host is not None
+        partition = node._host._shard.topics.find(group)
+        assert partition is not None
+        partition.state.membership.forks = forks
+
+    assert node._background is not None
+    node._background.run(begin())

@@ -53,3 +53,6 @@ def test_a_query_reads_its_last_batch_again_and_then_what_it_has_not_read(
         receipt = w.publish("rows", b"row 50", partition=0)
     found = old.read_in(spark, old_node.url, "rows", checkpoint)
     assert found == [[[0, receipt.offset, "row 50"]]]
+    by_number = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    told = ['"l": 0' in path.read_text(encoding="utf-8") for path in by_number]
+    assert told == [False] * len(then["batches"]) + [True] * 2, "older ones have no lineages"

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import weir
+from rigs.promotions import set_lineages
 from weir import sync, testing
 from weir.broker import listing
 from weir.broker.barriers import cuts
@@ -548,16 +549,14 @@ def test_a_lineage_that_begins_below_what_was_read_is_told_with_the_topic(
     at, found = step(made, made.initialOffset())
     assert len(found) == 8
     assert {name: part["l"] for name, part in at["t"].items()} == {"a": 0, "b": 0}
-    assert node._host is not None
-    partition = node._host._shard.topics.find(group_of(at["t"]["b"]["e"], 1))
-    assert partition is not None
-    partition.state.membership.forks = ((1, 4),)
+    group = group_of(at["t"]["b"]["e"], 1)
+    set_lineages(node, group, (1, 4))
     w.publish("a", b"more", partition=0)
     at, found = step(reader(node, "a", "b", order=order), at)
     assert values(found) == [b"more"]
     assert {name: part["l"] for name, part in at["t"].items()} == {
         "a": 0, "b": {"00000": 0, "00001": 1},
     }  # fmt: skip
-    partition.state.membership.forks = ((1, 4), (2, 3))
+    set_lineages(node, group, (1, 4), (2, 3))
     with pytest.raises(OffsetOutOfRange, match=r"has read \S*b/1 up to 4, .* began there at 3"):
         step(reader(node, "a", "b", order=order), at)
