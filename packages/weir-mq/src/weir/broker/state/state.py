@@ -52,6 +52,8 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
+#: Of each partition, a cut tells so many forks and one more: it may have 4,096 partitions.
+_FORKS_TOLD = 2
 _VERSION = 14
 #: What is written as long as no lineage of the partition has ended.
 _WITHOUT_FORKS = 13
@@ -229,8 +231,14 @@ class OrderMembership:
 
     @property
     def lineages(self) -> tuple[tuple[int, int], ...]:
-        """By rising lineage, the first offset of each, with lineage 0."""
-        return (0, 0), *self.forks
+        """By rising lineage, the first offset of each, with lineage 0, as cuts tell them: those
+        before the last ones are told as one, which begins at the lowest offset of them.
+        """
+        older, forks = self.forks[:-_FORKS_TOLD], self.forks[-_FORKS_TOLD:]
+        if older:
+            # Whoever knows one of them only is told of a fork, perhaps where there was none.
+            forks = ((older[-1][0], min(at for _, at in older)), *forks)
+        return (0, 0), *forks
 
     def fork_of(self, lineage: int) -> int:
         """Return the lowest offset that later lineages took; -1 if there is none."""

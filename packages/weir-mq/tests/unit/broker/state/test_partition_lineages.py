@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir.broker.records.snapshots import pack, unpack
-from weir.broker.state.state import PartitionState
+from weir.broker.state.state import OrderMembership, PartitionState
 
 #: The snapshot of a partition without a lineage but the first, and the same with lineage 2 from
 #: offset 90 on and lineage 3 from 95 on; from format level 3 on.
@@ -49,3 +49,12 @@ def test_a_lineage_that_is_no_later_one_begins_nothing() -> None:
     for lineage in (0, 1, 2, 3):
         state.begin_lineage(lineage)
     assert state.membership.forks == ((2, 90), (3, 95))
+
+
+def test_the_oldest_lineages_are_told_as_one() -> None:
+    membership = OrderMembership()
+    assert membership.lineages == ((0, 0),)
+    membership.forks = ((1, 20), (3, 10), (4, 30))
+    assert membership.lineages == ((0, 0), (1, 20), (3, 10), (4, 30))
+    membership.forks = ((1, 20), (3, 10), (4, 30), (5, 40), (6, 50))
+    assert membership.lineages == ((0, 0), (4, 10), (5, 40), (6, 50))
