@@ -172,7 +172,7 @@ OF_LINEAGES = (
         "weir.spark.planning",
         "if newest < least:",
         "if False:",
-        f"{_PLANNING}::test_a_broker_that_was_left_behind_is_not_listened_to",
+        f"{_PLANNING}::test_a_broker_that_was_left_behind_is_not_listened_to[by the checkpoint]",
     ),
     Bug(
         "lineage-of-a-start-dropped",

@@ -135,6 +135,7 @@ class Lineages:
                     "query has read: another one leads it",
                     0,
                 )
+            self._least[group] = newest
         self._told |= found
 
     def of(self, cut: Cut) -> Cut:

@@ -119,13 +119,17 @@ def test_an_error_says_how_to_go_on_by_all_partitions() -> None:
         told(*rows).check(Cut(0, {1 << 16: 33}, lineages={1 << 16: 0}), str)
 
 
-def test_a_broker_that_was_left_behind_is_not_listened_to() -> None:
-    lineages = told((1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20))
-    lineages.expect(at(25, 1))
+@pytest.mark.parametrize("known", ["by the checkpoint", "by another broker"])
+def test_a_broker_that_was_left_behind_is_not_listened_to(known: str) -> None:
+    lineages = told((1 << 16 | 3, 0, 0))
+    if known == "by the checkpoint":
+        lineages.expect(at(25, 1))
+    else:
+        lineages.take([(1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20)])
     with pytest.raises(NotLeader, match="lineage 1"):
         lineages.take([(1 << 16 | 3, 0, 0)])
-    assert lineages.of(at(25, 0)).lineages == {3: 1}, "it said nothing"
-    lineages.take([(1 << 16 | 4, 0, 0)])
+    lineages.take([(1 << 16 | 3, 0, 0), (1 << 16 | 3, 1, 20), (1 << 16 | 4, 0, 0)])
+    assert lineages.of(at(25, 0)).lineages == {3: 1}
 
 
 @pytest.mark.parametrize("offset", [{}, {"e": 1}, {"e": "1", "p": {}}, {"index": 3}])
