@@ -51,11 +51,11 @@ def a_gap_is_passed_over(patch: Patch) -> None:
     """A query whose messages are gone ends with an error."""
     patch.source(
         _FETCHING,
-        "        except OffsetOutOfRange as error:\n            raise",
+        "        except OffsetOutOfRange as error:\n            fork =",
         "        except OffsetOutOfRange as error:\n"
         "            if first < error.detail < behind:\n"
         "                return [], error.detail\n"
-        "            raise",
+        "            fork =",
     )
 
 
