@@ -324,8 +324,9 @@ class _Leader:
                 client.fetch(self._address, behind, 1, 0, is_near, (), lineage)
             except OffsetOutOfRange as error:
                 fork = error.detail
-                if fork < behind and client.fetch(self._address, fork, 1, 0).lineage > lineage:
-                    return fork
+                if fork < behind:  # else retention has deleted all of it
+                    there = client.fetch(self._address, fork, 1, 0, is_near)
+                    return fork if there.lineage > lineage else None
             return None
 
         with suppress(Refused):  # the first refusal says what it is then
