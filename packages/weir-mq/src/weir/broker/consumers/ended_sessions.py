@@ -12,7 +12,8 @@ class EndedSessions:
     another session of the same consumer, which shows the same token.
     """
 
-    __slots__ = ("_behind_relays", "_kept", "_moves", "_sessions", "_time", "_tokens", "gone")
+    __slots__ = ("_behind_relays", "_kept", "_leaving", "_moves", "_sessions", "_time", "_tokens",
+                 "gone")  # fmt: skip
 
     def __init__(self, time: Time) -> None:
         """Begin to lead; nobody has shown a token yet."""
@@ -23,6 +24,8 @@ class EndedSessions:
         self._sessions: dict[bytes, list[int]] = {}
         #: Those that came by a relay: what others held goes to others at once.
         self._behind_relays: set[int] = set()
+        #: Those whose consumers have said that they do not come back, until these sessions end.
+        self._leaving: set[int] = set()
         #: The greatest number of a move, by token, while a session of it is there.
         self._moves: dict[bytes, int] = {}
         #: Until which monotonic time, in ms, what a session held is kept; the oldest first.
@@ -41,6 +44,8 @@ class EndedSessions:
         is `behind_relay`: without one it has nowhere to go. A pull of no message that is not of
         offsets only says neither.
         """
+        if session in self._leaving:
+            return  # a pull was under way, or the relay tells what was begun
         if behind_relay:
             self._note(session, token)
             self._behind_relays.add(session)
@@ -58,13 +63,20 @@ class EndedSessions:
         self._note(session, token)
         self._moves[token] = number
         former = [one for one in self._sessions[token] if one in self._behind_relays]
-        if former:
+        if former and session not in self._leaving:
             self._behind_relays.add(session)
         return [one for one in former if one != session]
 
+    def leave(self, session: int) -> None:
+        """The consumer of a session does not come back: what it holds goes to others at its end,
+        whatever its relay says of it until then.
+        """
+        self._leaving.add(session)
+        self._behind_relays.discard(session)
+
     def _note(self, session: int, token: bytes) -> None:
         if self._tokens.get(session) != token:
-            self.forget(session)
+            self._forget_token(session)
             self._tokens[session] = token
             self._sessions.setdefault(token, []).append(session)
 
@@ -81,6 +93,10 @@ class EndedSessions:
 
     def forget(self, session: int) -> None:
         """Nothing of a session is kept any more."""
+        self._leaving.discard(session)
+        self._forget_token(session)
+
+    def _forget_token(self, session: int) -> None:
         self._kept.pop(session, None)
         self._behind_relays.discard(session)
         token = self._tokens.pop(session, None)

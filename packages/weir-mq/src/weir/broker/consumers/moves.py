@@ -70,16 +70,19 @@ class GrantMoves:
         """Let a consumer keep what it names of what its earlier sessions were granted; the rest of
         that goes to others. It is answered once that is committed.
 
-        What they held that came by no relay is not kept, and not moved. Raises `BadName`,
+        What they held that came by no relay is not kept, and not moved. A consumer without a token
+        leaves: nothing is moved, nor kept when this session ends. Raises `BadName`,
         `StaleGrant` if a later move of the consumer came before, and `Unavailable` while leadership
         is handed over.
         """
+        if not request.token:
+            self._grants.ended.leave(caller.session)
+            self._outbox.reply(caller, GrantsMoved())
+            return
         if not self._group.accepts:
             raise Unavailable("nothing is granted here just now: ask again shortly", RETRY_AFTER_MS)
         name, grants = check_name(request.cluster, "cluster"), self._grants
-        former: list[int] = []
-        if request.token:
-            former = grants.ended.move(caller.session, request.token, request.number)
+        former = grants.ended.move(caller.session, request.token, request.number)
         grants.suspend(name)  # what is picked meanwhile may be what is moved
         if not self._propose_all(caller, request, former):
             grants.resume(name, forget=False)

@@ -126,7 +126,8 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     an earlier release sends them all the same.
 
     A consumer that can go to another relay has a `token`, a secret of its own: when the session of
-    a relay ends that pulled with one, what it holds is kept for 10 s, for `MoveGrants`.
+    a relay ends that pulled with one, what it holds is kept for 10 s, for `MoveGrants`, which also
+    says that nobody comes for it.
     """
 
     declaration = Declaration(
@@ -182,6 +183,9 @@ class MoveGrants(ControlRequest, frozen=True, array_like=True):
 
     Each request with a token has a greater `number` than those before, also one that is sent again:
     what came late by an old connection is refused, and takes nothing back.
+
+    Without a `token` the peer's consumer leaves: nothing is taken over, and what this session holds
+    here goes to others when it ends, whatever its pulls showed.
     """
 
     declaration = Declaration(

@@ -8,10 +8,12 @@ import pytest
 from msgspec import structs
 
 from weir.broker.api.events import Closed
+from weir.broker.consumers.ended_sessions import EndedSessions
 from weir.errors import StaleGrant
 from weir.model.limits import GRANTS_KEPT_MS
 from weir.model.topic import AckOutcome, Mode
 from weir.protocol.client import messages as m
+from weir.testing.memory_node import ShiftedTime
 
 TOKEN, OTHER = bytes(16), bytes([1] * 16)
 LEASE_MS = 60_000
@@ -317,3 +319,62 @@ def test_a_lease_is_extended_by_the_number_of_now(rig: Any) -> None:
     rig.tick(1)
     assert span(crew.pull(2, token=b"")) == (3, 6)
     assert crew.ack(3, (now, 0, 3)).late == ()
+
+
+@MODES
+def test_what_a_consumer_held_that_leaves_goes_to_others_with_its_session(
+    rig: Any, mode: Mode
+) -> None:
+    crew = Crew(rig, mode)
+    held = crew.pull(1)
+    assert crew.move(1, token=b"") == ()
+    assert span(crew.pull(2, token=b"")) != span(held), "it may settle that until it ends"
+    crew.end(1)
+    again = crew.pull(2, token=b"", begun=[(3, 6)])
+    assert (again.offset, again.attempts) == (0, 2)
+
+
+@pytest.mark.parametrize("what", ["a pull", "a report", "a move"])
+def test_what_comes_behind_that_a_consumer_leaves_keeps_nothing(rig: Any, what: str) -> None:
+    """It was under way, or a relay tells what was begun."""
+    crew = Crew(rig)
+    if what == "a move":
+        held = crew.pull(2)
+        crew.end(2)
+    else:
+        held = crew.pull(1)
+    crew.move(1, token=b"")
+    match what:
+        case "a pull":
+            assert span(crew.pull(1)) == (3, 6)
+        case "a report":
+            crew.pull(1, most=0, begun=[(0, 1)])
+        case _:
+            assert len(crew.move(1, held.fence)) == 1
+    crew.end(1)
+    assert crew.pull(3, token=b"").offset == 0
+
+
+def test_who_leaves_takes_nothing_from_another_session_of_its_token(rig: Any) -> None:
+    """A word that comes late, by the connection of before, concerns that alone."""
+    crew = Crew(rig)
+    held = crew.pull(1)
+    ahead = crew.pull(3)
+    crew.end(1)
+    crew.move(2, token=b"")
+    crew.end(2)
+    assert [asked for asked, _ in crew.move(3, held.fence, ahead.fence)] == [
+        ahead.fence,
+        held.fence,
+    ]
+
+
+def test_a_session_that_has_left_and_ended_is_forgotten() -> None:
+    """Else a leader would remember each consumer that ever left."""
+    ended = EndedSessions(ShiftedTime())
+    ended.show(1, TOKEN, behind_relay=True)
+    ended.leave(1)
+    assert not ended.keep(1)
+    ended.forget(1)
+    ended.show(1, TOKEN, behind_relay=True)
+    assert ended.keep(1)
