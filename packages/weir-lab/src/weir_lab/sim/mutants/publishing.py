@@ -247,11 +247,11 @@ def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
     """What has no outcome when its consumer is left goes to others."""
     patch.source(
         "weir.client.consumer.leases",
-        "        try:\n            await self._withdraw()\n",
+        "        try:\n            is_withdrawn = await self._withdraw()\n",
         "        try:\n            for topic in self.topics.values():\n"
         "                for one in [*topic.held.values()]:\n"
         "                    topic.outcomes.settle(one, one.grant.offset, one.handed)\n"
-        "            await self._withdraw()\n",
+        "            is_withdrawn = await self._withdraw()\n",
     )
 
 

@@ -410,6 +410,11 @@ class HomeConnection:
         assert self._pool.home is not None
         return self._pool.home
 
+    @property
+    def times(self) -> int:
+        """How many connections there were."""
+        return self._times
+
     async def used(self, times: int) -> int:
         """Return how many connections there were, once it is more than so many."""
         while self._times <= times:

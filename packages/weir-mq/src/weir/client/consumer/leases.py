@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
+#: Seconds for telling that what is left is nobody's; also who cancels the end of a consumer waits.
+_LEAVING = 1.0
 #: Seconds between two looks at which topics a prefix matches.
 _LOOK_EVERY = 2.0
 
@@ -261,6 +263,21 @@ class TopicLeases:
         """
         return isinstance(self._pulling, Pulling) and bool(self._kept.token)
 
+    async def leave(self, has_moved: bool) -> None:
+        """Tell that nobody comes back for what is left (docs/adr/0212): what came by the connection
+        of now, and by earlier ones unless all `has_moved` to it. Where that cannot be told, it is
+        kept for a while.
+        """
+        if not isinstance(self._pulling, Pulling) or not self.leaves_grants:
+            return
+        places = self._pulling.places
+
+        async def leave(partition: int) -> None:
+            with contextlib.suppress(WeirError):  # it concerns no other partition
+                await self._kept.leave(places, partition, has_moved)
+
+        await asyncio.gather(*map(leave, range(len(places))))
+
     def stop(self) -> None:
         """Tell nothing more by itself: the feed has ended."""
         self.outcomes.stop()
@@ -300,6 +317,8 @@ class ConsumerLeases:
         #: Keeps what is held when the connection is another one.
         self._following: asyncio.Task[None] | None = None
         self._was_open = False
+        #: Which connection of this one it was, by number, that all was moved to last.
+        self._moved_to = 0
         self._feed: FetchBuffer[Holding] | None = None
         #: Of topics that were let go of: how many acks came too late, and their numbers while nodes
         #: may still list them; and what tells that there is one more.
@@ -324,6 +343,13 @@ class ConsumerLeases:
             topic.outcomes.counted.stale for topic in self.topics.values()
         )
 
+    @property
+    def _has_moved(self) -> bool:
+        """Whether all that an earlier connection was granted is held by the one of now, or goes to
+        others.
+        """
+        return self._network is None or self._moved_to == self._network.home.times
+
     # Pulling.
 
     async def open(self) -> None:
@@ -331,6 +357,7 @@ class ConsumerLeases:
         if self._network is not None:
             return
         self._network = network = self._home.another(self)
+        self._moved_to = 0
         self._demand.runs.set()
         try:
             await network.start()
@@ -354,14 +381,16 @@ class ConsumerLeases:
         """Keep what is held by each connection that follows on another."""
         # What an earlier one held that is given up goes to others by that.
         times = 0 if self._was_open else await network.home.used(0)
-        self._was_open = True
+        self._was_open, self._moved_to = True, times
         while True:
-            times = await network.home.used(times)
+            times, is_all = await network.home.used(times), True
             for topic in [*self.topics.values()]:
                 try:
                     await topic.move()
                 except WeirError as error:
+                    is_all = False
                     log.info("grants may be lost with a connection: %s", error)
+            self._moved_to = times if is_all else 0
 
     def _begin(
         self, network: NetworkClient, name: str, places: Places, first: Sequence[int]
@@ -500,30 +529,36 @@ class ConsumerLeases:
         return feed.drain()
 
     async def close(self) -> None:
-        """Tell what is settled, and end the connection; what is not goes to others at once."""
+        """Tell what is settled, and end the connection; what is not goes to others at once, also
+        when this is cancelled.
+        """
+        is_left = True
         try:
-            await self._withdraw()
+            is_withdrawn = await self._withdraw()
             unasked = await self.stop()
             await self.flush()
-            await self._give_back(unasked)
+            is_left = not (await self._give_back(unasked) and is_withdrawn and self._has_moved)
         finally:
-            await self._disconnect()
+            await (self._leave() if is_left else self._disconnect())
 
-    async def _withdraw(self) -> None:
+    async def _withdraw(self) -> bool:
         """Pull no more, if something is about to go back: it is not to be granted to a pull of this
         consumer again, which would count as an attempt. Nor is anything to be granted once nobody
-        awaits it, if others would not get it with the end of the connection.
+        awaits it, if others would not get it with the end of the connection, or as tried. Return
+        whether nothing is pulled any more that would be kept.
         """
         for topic in self.topics.values():
             topic.outcomes.note_news()
         if not any(topic.held or topic.leaves_grants for topic in self.topics.values()):
-            return
+            return True
         self.pause()
         async with _last_acks():
             await asyncio.gather(*(topic.withdraw() for topic in self.topics.values()))
+            return True
+        return False
 
-    async def _give_back(self, unasked: Sequence[Holding]) -> None:
-        """Give all back.
+    async def _give_back(self, unasked: Sequence[Holding]) -> bool:
+        """Give all back; return whether that is done.
 
         Best effort: with the connection all is free that was granted to it, but not what was
         granted before that was lost and dialled again.
@@ -532,6 +567,8 @@ class ConsumerLeases:
             for topic in self.topics.values():
                 mine = (one for one in unasked if one.lessor is topic)
                 await topic.give_back_all([*mine, *topic.held.values()])
+            return True
+        return False
 
     async def reset(self) -> None:
         """End the feed and the connection: what the broker grants to its pulls goes to others."""
@@ -545,6 +582,18 @@ class ConsumerLeases:
         finally:
             # Also when cancelled meanwhile: the last pull may still be granted messages, and a new
             # pull on the same connection would hold them without knowing.
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """End the connection, and before that tell that nobody comes back for what is left."""
+        try:
+            await self.stop()
+            if self._network is not None and self._network.home.error is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LEAVING):
+                        topics, has_moved = self.topics.values(), self._has_moved
+                        await asyncio.gather(*(topic.leave(has_moved) for topic in topics))
+        finally:
             await self._disconnect()
 
     async def _disconnect(self) -> None:

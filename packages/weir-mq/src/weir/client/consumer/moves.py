@@ -118,6 +118,24 @@ class KeptGrants:
                     self._first[partition, later] = fence
             self._forget()
 
+    async def leave(self, places: Places, partition: int, has_moved: bool) -> None:
+        """Nobody comes back for what was granted of a partition: others get it with the end of the
+        connection of now. Unless all `has_moved` there, what earlier connections were granted goes
+        to others by this. Raises what a request does.
+        """
+
+        def nothing(address: Address) -> m.Request:
+            self._moves += 1
+            return m.MoveGrants(address, self._cluster, self._token, self._moves, [], [])
+
+        def no_token(address: Address) -> m.Request:
+            return m.MoveGrants(address, self._cluster, b"", 0, [])
+
+        with suppress(UnknownOpcode):  # the broker is of an earlier release
+            await places.ask(partition, no_token, m.GrantsMoved)
+            if not has_moved:
+                await self._ask(places, partition, nothing)
+
     async def _ask(
         self, places: Places, partition: int, request: Callable[[Address], m.Request]
     ) -> m.GrantsMoved:

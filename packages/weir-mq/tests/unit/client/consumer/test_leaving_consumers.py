@@ -12,10 +12,11 @@ import pytest
 import weir
 from rigs.consuming import take
 from rigs.fake_broker import FakeBroker
+from rigs.leaving import leave
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.delivery import Stale
-from weir.errors import AccessRevoked, BadName, Disconnected, UnknownTopic
+from weir.errors import AccessRevoked, BadName, BadRequest, Disconnected, UnknownTopic
 from weir.protocol.client import messages as m
 
 
@@ -245,5 +246,85 @@ def test_a_consumer_of_one_address_that_holds_nothing_leaves_without_a_word(
                 taking.cancel()
                 await consumer.close()
                 assert not await count(broker, m.Withdraw)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+@pytest.mark.parametrize("how", ["failed", "cancelled", "closed"])
+def test_a_consumer_that_leaves_something_tells_that_it_does_not_come_back(
+    fake_broker, monkeypatch: pytest.MonkeyPatch, how: str, addresses: int
+) -> None:
+    """Counterexample: behind a relay the core kept it for 10 s, and nobody came."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t", partitions=2)
+            broker.lets_withdraw = True
+            hosts = ",".join([broker.url, f"localhost:{broker.port}"][:addresses])
+            async with weir.connect(hosts) as w:
+                await w.publish("t", b"0")
+                consumer = await w.consumer("t", cluster="c", lease="1h").open()
+                held = await anext(consumer)
+                if how == "closed":
+                    await consumer.close()
+                else:
+                    await leave(consumer, how, monkeypatch)
+                assert not consumer.unfinished
+                await held.ack()  # it is late
+            told = [one for one in broker.seen if isinstance(one, m.MoveGrants)]
+            groups = {one.group for one in broker.topics["t"].addresses}
+            is_told = how != "closed" and addresses == 2
+            assert {one.address.group for one in told} == (groups if is_told else set())
+            assert all((one.token, one.fences) == (b"", []) for one in told)
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_that_moved_nothing_tells_that_of_its_former_connections(fake_broker) -> None:
+    """What it was granted by them and never got would be kept for it."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t")
+            broker.lets_withdraw = True
+            broker.script = lambda request: (
+                m.Refusal(BadRequest.code, "no")
+                if isinstance(request, m.MoveGrants) and request.fences
+                else None
+            )
+            async with weir.connect(f"{broker.url},localhost:{broker.port}") as w:
+                await w.publish("t", b"0")
+                consumer = await w.consumer("t", cluster="c").open()
+                held = await anext(consumer)
+                broker.cut()
+                await count(broker, m.MoveGrants, 1)
+                await held.ack()
+                await consumer.close()
+            first, *told = [one for one in broker.seen if isinstance(one, m.MoveGrants)]
+            assert first.fences != []
+            assert [(one.token, one.fences) for one in told] == [(b"", []), (first.token, [])]
+            assert told[1].number > first.number
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+def test_a_consumer_ends_soon_where_nobody_answers(
+    fake_broker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t")
+            hosts = f"{broker.url},localhost:{broker.port}"
+            async with weir.connect(hosts) as w:
+                await w.publish("t", b"0")
+                consumer = await w.consumer("t", cluster="c", lease="1h").open()
+                held = await anext(consumer)
+                await broker.stop()
+                async with asyncio.timeout(6):
+                    await leave(consumer, how, monkeypatch)
+                assert not consumer.unfinished
+                await held.ack()  # it is late
 
     asyncio.run(scenario())

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from rigs.consuming import take
+from rigs.leaving import connected_again, leave
 from rigs.relay_nodes import fill, make_small, play, relay, until_known
 from weir.client.client import connect
 from weir.client.consumer.delivery import Stale
-from weir.client.consumer.leases import ConsumerLeases
+from weir.client.consumer.leases import ConsumerLeases, TopicLeases
+from weir.errors import Unavailable
 from weir.model.ids import Address
 from weir.model.limits import GRANTS_KEPT_MS
 from weir.model.topic import Mode
@@ -233,6 +235,67 @@ def test_what_is_on_its_way_to_a_consumer_that_leaves_goes_to_others_at_once(
                     found = await take(other)
                     # A turn that is lost with a relay's session counts as begun.
                     assert found.attempts == 1 + (mode == "ordered" and order == "total")
+
+    play(work)
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled", "vanished"])
+@pytest.mark.parametrize("mode", ["shared", "keyed", "ordered"])
+@pytest.mark.parametrize("where", ["core", "relay"])
+def test_what_a_consumer_held_that_goes_is_kept_only_if_it_may_come_back(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, mode: Any, how: str
+) -> None:
+    """Counterexample: at a relay others waited for 10 s, whoever went, and at a core for none."""
+
+    async def work() -> None:
+        async with connect(core.url) as far:
+            await far.create_topic("t", partitions=1)
+            await fill(core, 1)
+            async with relay(core, tmp_path / "1") as url:
+                await until_known(url, 1)
+                hosts = core.url if where == "core" else url
+                several = f"{hosts},localhost:{hosts.rsplit(':', 1)[1]}"
+                async with connect(several) as near:
+                    consumer = near.consumer("t", cluster="crew", mode=mode, lease="1h")
+                    held = await anext(consumer)
+                    await leave(consumer, how, monkeypatch)
+                    await held.ack()  # it is late
+                    async with far.consumer("t", cluster="crew", mode=mode) as other:
+                        found = asyncio.ensure_future(take(other))
+                        is_kept = (where, how) == ("relay", "vanished")
+                        await asyncio.wait([found], timeout=1.5 if is_kept else 5.0)
+                        assert found.done() != is_kept
+                        core.advance(GRANTS_KEPT_MS / 1_000)
+                        assert (await found).attempts == 2
+
+    play(work)
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+def test_what_a_consumer_left_at_a_relay_that_died_goes_to_others_when_it_leaves(
+    core: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It had another connection, and had not moved its grants there."""
+
+    async def move(_: TopicLeases) -> None:
+        raise Unavailable("its leader is not reached")
+
+    async def work() -> None:
+        await fill(core, 1)
+        async with (
+            connect(core.url) as far,
+            two_relays(core, tmp_path, 1) as relays,
+            connect(relays.url) as near,
+        ):
+            consumer = near.consumer("t", cluster="crew", mode="shared", lease="1h")
+            held = await anext(consumer)
+            monkeypatch.setattr(TopicLeases, "move", move)
+            await relays.end_first()
+            await connected_again(consumer)
+            await leave(consumer, how, monkeypatch)
+            await held.ack()  # it is late
+            async with far.consumer("t", cluster="crew") as other, asyncio.timeout(5):
+                assert (await take(other)).attempts == 2
 
     play(work)
 
