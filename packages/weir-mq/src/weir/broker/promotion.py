@@ -103,8 +103,8 @@ class PromotionRequests:
         self._outbox.reply(caller, told)
 
     def _force(self, caller: Caller, request: ForceRegistry) -> None:
-        """Let the registry's copy go on. Raises `BadRequest` where that is not for this node, and
-        `Unavailable` where there is no such copy, or no need.
+        """Let the registry's copy go on. Raises `BadRequest` where that is not for this node, or it
+        has no such copy, and `Unavailable` while there is no need.
         """
         me, group = self._identity, self._registry.group
         if request.brokerset != me.brokerset:
@@ -114,9 +114,9 @@ class PromotionRequests:
                 me.brokerset,
             )
         if group is None:
-            raise Unavailable(
+            raise BadRequest(  # to ask again is in vain: a start of the node takes another copy
                 f"this shard of node {me.node} has no whole copy of the registry: see the log of "
-                "the node, and start it again"
+                "the node, start it again, and ask for the plan of the promotion again"
             )
         if self._trunks.knows_topics:  # else what the registry says here may be old
             check_other(self._topics.catalog, me.brokerset)

@@ -161,7 +161,9 @@ class Promoter:
             await asyncio.sleep(_AGAIN_AFTER)
 
     async def _force(self, request: ForceRegistry, until: float) -> None:
-        """Let a copy of the registry go on. Raises `Unavailable` if it may not until then."""
+        """Let a copy of the registry go on. Raises `Unavailable` if it may not until then, and
+        `BadRequest` at once if there is none.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:

@@ -25,7 +25,7 @@ from weir.broker.records.snapshots import pack as packed
 from weir.broker.replica.frames import pack
 from weir.broker.replica.refill import Refill
 from weir.broker.state.clusters import ClusterState
-from weir.errors import Damaged, NotLeader, Unavailable
+from weir.errors import BadRequest, Damaged, NotLeader, Unavailable
 from weir.model.batch import HEADER_SIZE, renumbered, stamped
 from weir.model.batch_builder import encode
 from weir.model.columns import Origins
@@ -34,6 +34,7 @@ from weir.model.limits import FORMAT_LEVEL, MIB
 from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m
 from weir.protocol.client.nodes import ListNodes
+from weir.protocol.client.topology import ForceRegistry
 from weir.protocol.link import LinkStream
 from weir.storage.format.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
 from weir.storage.format.frame import Kind
@@ -235,6 +236,23 @@ def test_a_node_goes_on_without_the_registrys_replica(trio: Any, produce: Any) -
         assert trio.told(produce(info, grant, sequence, b"x"), group).offset == sequence
     assert trio.same_everywhere(group) == [b"x"] * 3
     assert [row.id for row in trio.told(ListNodes(), 0).nodes] == [1, 2, 3]
+
+
+def test_who_promotes_a_set_is_not_to_wait_for_a_registrys_replica_that_stopped(
+    trio: Any, produce: Any
+) -> None:
+    """Only a start of the node brings it back: to ask again for 5 s was in vain."""
+    settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    voter = node.group(REGISTRY_GROUP).voter
+    lead(node, REGISTRY_GROUP, *TOPICS)
+    trio.heal()
+    trio.run(1_000)
+    asked = node.ask(ForceRegistry(0, 0, 1, [voter]))
+    found = trio.until(lambda: node.reply_to(asked))
+    assert found.code == BadRequest.code, found
+    assert "has no whole copy of the registry" in found.message
 
 
 def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
