@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from weir.client.client import Client
+from weir.client.nodes import SetStatus
 from weir.errors import WeirError
 from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
+from weir.protocol.client.nodes import SetList
 from weir.testing.worlds import World
 from weir_lab.sim.outcome import CRASH, Outcome
 from weir_lab.sim.shape import Shape
@@ -33,24 +36,16 @@ _WITHIN = 900.0
 _LOOK = 0.2
 
 
-class LostSets:
-    """One world; `found` are the broken promises, as (promise, sentence)."""
+class SetWorld(ABC):
+    """A world of core sets: `sets` says of which each node is, and `found` are the broken promises,
+    as (promise, sentence).
+    """
 
-    def __init__(self, seed: int, rounds: int = _ROUNDS) -> None:
-        """Draw how many nodes each set has, in which order nodes are numbered, and the world, in
-        which so many sets are lost, one after the other.
-        """
-        self._rounds = rounds
-        self._dice = random.Random(f"lost sets {seed}")
-        members = [one for one in _SETS for _ in range(self._dice.randint(1, _NODES_MOST))]
-        if self._dice.random() < 0.5:
-            self._dice.shuffle(members)
-        self.sets = members
-        self.world = World(seed, len(members), False, sets=members)
+    def __init__(self, seed: int, sets: list[int]) -> None:
+        """Let nodes be of these sets."""
+        self.sets = sets
+        self.world = World(seed, len(sets), False, sets=sets)
         self.found: list[tuple[str, str]] = []
-        #: What was confirmed, in the order in which it was asked for.
-        self.confirmed: list[bytes] = []
-        self._seen: dict[str, list[bytes]] = {"near": [], "far": []}
 
     def play(self) -> list[tuple[str, str]]:
         """Let all of it happen; return the broken promises."""
@@ -62,12 +57,58 @@ class LostSets:
             self.found.append((CRASH, str(error)))
         except WeirError as error:
             if not self.found:  # what was not confirmed is tried until the client gives it up
-                self.found.append(("Live", f"a client ended: {error}"))
+                self.found.append(("Live", f"a client ended: {error!r}"))
         return self.found
+
+    @abstractmethod
+    async def _scenario(self, world: World) -> None:
+        """Let all of it happen."""
+
+    async def _settled(
+        self, w: Client, rule: str, is_whole: Callable[[SetStatus], bool] = lambda _: True
+    ) -> SetList | None:
+        """Wait until groups are where the sets want them, by a rule, and the status `is_whole`;
+        return what the sets have, or None and a broken promise.
+        """
+        text = ""
+        try:
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                # It rises as soon as all nodes have said that they support it.
+                while (await w.nodes.raise_level()).level < FORMAT_LEVEL_TOPOLOGY:
+                    await asyncio.sleep(_LOOK)
+                while True:
+                    sets, status = await w.nodes.sets(), await w.nodes.status()
+                    left = [one.id for one in status.nodes if one.leaving]
+                    text = f"{sets}, {left} are still needed, {status}"
+                    is_settled = sets.rule == rule and status.settled and not left
+                    if is_settled and is_whole(status):
+                        return sets
+                    await asyncio.sleep(_LOOK)
+        except TimeoutError:
+            self.found.append(("Live", f"groups do not get to where sets want them: {text}"))
+        return None
+
+
+class LostSets(SetWorld):
+    """One world."""
+
+    def __init__(self, seed: int, rounds: int = _ROUNDS) -> None:
+        """Draw how many nodes each set has, in which order nodes are numbered, and the world, in
+        which so many sets are lost, one after the other.
+        """
+        self._rounds = rounds
+        self._dice = random.Random(f"lost sets {seed}")
+        members = [one for one in _SETS for _ in range(self._dice.randint(1, _NODES_MOST))]
+        if self._dice.random() < 0.5:
+            self._dice.shuffle(members)
+        super().__init__(seed, members)
+        #: What was confirmed, in the order in which it was asked for.
+        self.confirmed: list[bytes] = []
+        self._seen: dict[str, list[bytes]] = {"near": [], "far": []}
 
     async def _scenario(self, world: World) -> None:
         async with world.connect() as w:
-            await self._settle(w, lambda: self._raise_level(w))
+            await self._settle(w)
             if self.found:
                 return
             await w.create_topic(_TOPIC, partitions=_PARTITIONS, order="total")
@@ -79,28 +120,10 @@ class LostSets:
                     return
             await self._compare()
 
-    async def _raise_level(self, w: Client) -> None:
-        """Raise the format level as soon as all nodes have said that they support it."""
-        while (await w.nodes.raise_level()).level < FORMAT_LEVEL_TOPOLOGY:
-            await asyncio.sleep(_LOOK)
-
-    async def _settle(self, w: Client, begin: Callable[[], Awaitable[object]]) -> None:
-        """Begin something, and wait until groups are where the sets want them."""
-        text = ""
-        try:
-            async with asyncio.timeout(_SETTLED_WITHIN):
-                await begin()
-                while True:
-                    sets, status = await w.nodes.sets(), await w.nodes.status()
-                    unsettled = [one.id for one in status.nodes if one.leaving]
-                    text = f"{sets}, {unsettled} are still needed, settled: {status.settled}"
-                    if sets.rule == "apart" and not unsettled and status.settled:
-                        break
-                    await asyncio.sleep(_LOOK)
-        except TimeoutError:
-            self.found.append(("Live", f"groups do not get to where sets want them: {text}"))
-            return
-        if crowded := [one for one in sets.sets if one.majorities]:
+    async def _settle(self, w: Client) -> None:
+        """Wait until groups are where the sets want them."""
+        sets = await self._settled(w, "apart")
+        if sets is not None and (crowded := [one for one in sets.sets if one.majorities]):
             self.found.append(("Spread", f"a set holds a majority: {crowded}"))
 
     async def _round(self, w: Client, number: int) -> None:
@@ -126,7 +149,8 @@ class LostSets:
                 return
             self.confirmed.append(value)
         faults.rejoin()
-        await self._settle(w, lambda: asyncio.sleep(_LOOK))
+        await asyncio.sleep(_LOOK)
+        await self._settle(w)
 
     def _reader(self, name: str) -> Callable[[], Awaitable[object]]:
         async def read() -> None:

@@ -15,21 +15,20 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from weir.client.client import Client
+from weir.client.nodes import SetStatus
 from weir.client.promotion import PromotionPlan
 from weir.client.reader.reader import Reader
 from weir.errors import OffsetOutOfRange, WeirError
-from weir.model.limits import FORMAT_LEVEL_TOPOLOGY
 from weir.order.clock import milliseconds_of
 from weir.testing.simulator.witness import led_by
 from weir.testing.worlds import World
-from weir_lab.sim.outcome import CRASH, Outcome
+from weir_lab.sim.outcome import Outcome
+from weir_lab.sim.scenarios.lost_sets import SetWorld
 from weir_lab.sim.shape import Shape
 
 _HOME, _AWAY = 1, 2
 _NODES_MOST = 3
 _TOPIC, _PARTITIONS = "stream", 3
-#: How long groups have to get to where they are wanted, in virtual seconds.
-_SETTLED_WITHIN = 90.0
 _PROMOTED_WITHIN, _TRIED_FOR = 60.0, (0.05, 8.0)
 _READ_WITHIN = 60.0
 _PUBLISHED_WITHIN, _BETWEEN = 30.0, (0.001, 0.2)
@@ -39,7 +38,6 @@ _BACK = 20.0
 _DOWN = 70.0
 #: By how much messages to the other set are late in some worlds, so that its copies lag.
 _SLOW = 300
-_WITHIN = 900.0
 _FOLLOWED_FOR = 5.0
 _LOOK = 0.2
 
@@ -100,8 +98,8 @@ class Follower:
         return ""
 
 
-class Promotions:
-    """One world; `found` are the broken promises, as (promise, sentence)."""
+class Promotions(SetWorld):
+    """One world."""
 
     def __init__(self, seed: int, *, followed: bool = False) -> None:
         """Draw how many nodes the sets have, how home is lost, and the world. If it is `followed`,
@@ -110,9 +108,7 @@ class Promotions:
         dice = self._dice = random.Random(f"promotions {seed}")
         home, away = dice.randint(1, _NODES_MOST), dice.randint(1, _NODES_MOST)
         # With a voter away for each at home no majority would be lost with home.
-        self.sets = [_HOME] * max(home, 2) + [_AWAY] * away
-        self.world = World(seed, len(self.sets), False, sets=self.sets)
-        self.found: list[tuple[str, str]] = []
+        super().__init__(seed, [_HOME] * max(home, 2) + [_AWAY] * away)
         self.confirmed: list[Said] = []
         self.plan: PromotionPlan | None = None
         #: When the plan was made that was carried out first, and when all was done.
@@ -126,19 +122,6 @@ class Promotions:
     @property
     def _home(self) -> list[int]:
         return [node for node, one in enumerate(self.sets, 1) if one == _HOME]
-
-    def play(self) -> list[tuple[str, str]]:
-        """Let all of it happen; return the broken promises."""
-        try:
-            self.world.run(self._scenario, _WITHIN)
-        except TimeoutError as error:
-            self.found.append(("Live", f"it did not come to its end: {error}"))
-        except AssertionError as error:
-            self.found.append((CRASH, str(error)))
-        except WeirError as error:
-            if not self.found:
-                self.found.append(("Live", f"a client ended: {error!r}"))
-        return self.found
 
     async def _scenario(self, world: World) -> None:
         async with world.connect() as w:
@@ -173,21 +156,11 @@ class Promotions:
 
     async def _settle(self, w: Client) -> None:
         """Wait until all voters are at home, and all learners have what there is."""
-        text = ""
-        try:
-            async with asyncio.timeout(_SETTLED_WITHIN):
-                while (await w.nodes.raise_level()).level < FORMAT_LEVEL_TOPOLOGY:
-                    await asyncio.sleep(_LOOK)
-                while True:
-                    sets, status = await w.nodes.sets(), await w.nodes.status()
-                    left = [one.id for one in status.nodes if one.leaving]
-                    text = f"{sets}, {left} are still needed, {status}"
-                    held = all(one.held >= one.replicas for one in status.nodes if one.id > 3)
-                    if sets.rule == "home" and status.settled and not left and held:
-                        return
-                    await asyncio.sleep(_LOOK)
-        except TimeoutError:
-            self.found.append(("Live", f"groups do not get to where sets want them: {text}"))
+
+        def is_whole(status: SetStatus) -> bool:
+            return all(one.held >= one.replicas for one in status.nodes if one.id > 3)
+
+        await self._settled(w, "home", is_whole)
 
     def _slow_down(self) -> None:
         """Let copies away from home lag."""
