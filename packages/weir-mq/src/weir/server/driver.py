@@ -28,20 +28,32 @@ from weir.storage.format import checkpoint
 log = logging.getLogger(__name__)
 
 
+#: The upper ends of the classes of how late ticks are, in seconds.
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
 class Ticker:
-    """The timer of a shard's ticks, on the running loop."""
+    """The timer of a shard's ticks, on the running loop; `lag` has how late the loop ran it.
+
+    A timer of its own for that would wake an idle process more often than all else does.
+    """
 
     def __init__(self) -> None:
         """Begin without one."""
+        self.lag = Histogram(_LAG_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tick: Callable[[], None] | None = None
+        #: When the tick is due, by the loop's clock.
+        self._due = 0.0
 
     def call_after(self, milliseconds: int, tick: Callable[[], None]) -> None:
         """Call `tick` once, so much later, and nothing that was to be called before."""
         self.cancel()
         self._tick = tick
-        self._timer = self._loop.call_later(milliseconds / 1_000, tick)
+        seconds = milliseconds / 1_000
+        self._due = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._run, tick)
 
     def wake(self) -> None:
         """The shard's rest is over: its next tick comes as after any other tick."""
@@ -53,6 +65,10 @@ class Ticker:
         self._tick = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def _run(self, tick: Callable[[], None]) -> None:
+        self.lag.add(max(self._loop.time() - self._due, 0.0))
+        tick()
 
 
 class Lifecycle:
@@ -234,6 +250,11 @@ class Driver:
     def flush_seconds(self) -> dict[int, Histogram]:
         """By the log's number, how long its flushes took."""
         return self._flushes.seconds
+
+    @property
+    def loop_lag(self) -> Histogram:
+        """How many seconds late the loop ran the timer of ticks."""
+        return self._ticker.lag
 
     @property
     def held(self) -> bool:

@@ -1,4 +1,4 @@
-"""How late a shard's event loop comes to what it was asked to do, and what its thread does.
+"""What the thread of a shard's event loop does.
 
 Its stack is sampled while asked for. A stage is a package of weir: the deepest one on the stack
 when it is looked at. Nothing is sampled while nobody asks, so it costs nothing then.
@@ -16,11 +16,7 @@ from types import FrameType
 from typing import NamedTuple
 
 import weir_raft
-from weir.broker.api.counts import Histogram
 
-#: How often its lag is looked at, and the upper ends of the classes of what is found, in seconds.
-_LAG_EVERY = 0.1
-_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: One page takes so long, and looks so often.
 SECONDS = 2.0
 EVERY_SECONDS = 0.005
@@ -37,31 +33,6 @@ _HOSTS = (
     "server/processes/shard_process.py",
     "cli/",
 )
-
-
-class LoopLag:
-    """Measures how late the loop is while it is entered; `seconds` has what was found."""
-
-    def __init__(self) -> None:
-        """Begin with nothing measured."""
-        self.seconds = Histogram(_LAG_SECONDS)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> LoopLag:
-        self._arm()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_LAG_EVERY, self._look, loop.time() + _LAG_EVERY)
-
-    def _look(self, due: float) -> None:
-        self.seconds.add(max(asyncio.get_running_loop().time() - due, 0.0))
-        self._arm()
 
 
 def stage_of(frame: FrameType | None) -> str:

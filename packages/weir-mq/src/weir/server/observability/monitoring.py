@@ -22,7 +22,7 @@ from weir.server.exposure import ExposureWatch
 from weir.server.network.addresses import in_words
 from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Answer, Guard, Pages
 from weir.server.observability.guard import NodeGuard
-from weir.server.observability.loop_time import LoopLag, Stages
+from weir.server.observability.loop_time import Stages
 from weir.server.observability.metrics import Metrics
 from weir.server.rescue import RescueWatch
 from weir.server.status import Notifier, Reminder
@@ -61,19 +61,18 @@ async def observed(
             return
         host, port = split_address(config.metrics.listen)
         port += shard.identity.shard if port else 0
-        with LoopLag() as lag:
-            metrics = Metrics(shard, driver, config.node.data, lag.seconds, driver.tls, exposure)
-            pages = _pages(
-                metrics, shard, stopping, away,
-                NodeGuard(shard, driver.tls, config.tls, exposure),
-            )  # fmt: skip
-            async with contextlib.AsyncExitStack() as stack:
-                with in_words(host, port, "--metrics"):
-                    bound = await stack.enter_async_context(pages.listening(host, port))
-                shown = f"[{host}]" if ":" in host else host
-                url = f"http://{shown}:{bound}/metrics"
-                log.info("metrics at %s", url, extra={"fields": {"url": url}})
-                yield notifier
+        metrics = Metrics(shard, driver, config.node.data, driver.loop_lag, driver.tls, exposure)
+        pages = _pages(
+            metrics, shard, stopping, away,
+            NodeGuard(shard, driver.tls, config.tls, exposure),
+        )  # fmt: skip
+        async with contextlib.AsyncExitStack() as stack:
+            with in_words(host, port, "--metrics"):
+                bound = await stack.enter_async_context(pages.listening(host, port))
+            shown = f"[{host}]" if ":" in host else host
+            url = f"http://{shown}:{bound}/metrics"
+            log.info("metrics at %s", url, extra={"fields": {"url": url}})
+            yield notifier
 
 
 class LeaderChanges:
