@@ -20,12 +20,20 @@ from weir.host.ports import Soon
 from weir.model.limits import KIB
 from weir.protocol.client.consumers import TakeTurn
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Ping, Produce, Pull
+from weir.protocol.client.messages import (
+    DescribeTopic,
+    Fetch,
+    FetchChunks,
+    Hello,
+    Ping,
+    Produce,
+    Pull,
+)
 from weir.protocol.client.order import AwaitMark, SubscribeMarks
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
-from weir.protocol.trunk import Arrival
+from weir.protocol.trunk import OWN_SESSION, Arrival, Kind, TrunkFrame
 
 _PRODUCE = opcode_of(Produce)
 _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
@@ -38,8 +46,10 @@ _SERVED_ALONE = ASK_FOR_MESSAGES | {opcode_of(Hello)}
 #: Requests that leave nothing which ticks carry on, but somebody who waits, of whom `Shard.idle_ms`
 #: knows; or what changes something, of which it knows as well.
 _READS = frozenset(
-    opcode_of(one) for one in (AwaitMark, Fetch, Ping, Pull, SubscribeMarks, TakeTurn)
+    opcode_of(one)
+    for one in (AwaitMark, DescribeTopic, Fetch, Ping, Pull, SubscribeMarks, TakeTurn)
 )
+_SUBSCRIBE_MARKS = opcode_of(SubscribeMarks)
 _NOTHING: list[Effect] = []
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -210,17 +220,32 @@ def _only_publish(events: Sequence[ev.Event]) -> bool:
 
 
 def _only_read(events: Sequence[ev.Event]) -> bool:
-    """Whether events are requests after which only deadlines are left, ticks, and flushes, which
-    end something that has begun before.
+    """Whether events are requests after which only deadlines are left, marks that another shard
+    sends each second while nothing happens, ticks, and flushes, which end something that has begun
+    before.
     """
     for event in events:
         if isinstance(event, ev.Received):
             for frame in event.frames:
                 if not isinstance(frame, ClientFrame) or frame.opcode not in _READS:
                     return False
+        elif isinstance(event, ev.PassedBack):
+            if not all(map(_is_mark, event.frames)):
+                return False
         elif not isinstance(event, ev.Ticked | ev.Flushed):
             return False
     return True
+
+
+def _is_mark(frame: TrunkFrame) -> bool:
+    """Whether another shard sends a mark of what it leads. Who waits for more of it, or was left to
+    the next tick, `Shard.idle_ms` knows.
+    """
+    kind, session, body = frame
+    if kind != Kind.REPLIES or session != OWN_SESSION or len(body) < CLIENT_HEADER.size:
+        return False
+    _, _, opcode, _, _ = CLIENT_HEADER.unpack_from(body)
+    return bool(opcode == _SUBSCRIBE_MARKS)
 
 
 def _drop(event: ev.Event) -> None:

@@ -17,8 +17,10 @@ from weir.host.connections import Connections
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import REST_MS, EventQueue, Pace, ShardLoop
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.client.messages import Fetch
-from weir.protocol.frame import ClientFrame
+from weir.protocol.client.messages import CreateTopic, DescribeTopic, Fetch
+from weir.protocol.client.order import AskBarriers, SubscribeMarks
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
+from weir.protocol.trunk import OWN_SESSION, Kind, TrunkFrame
 
 _QUIET = 4
 
@@ -92,9 +94,9 @@ class Node:
     def broke(self, where: str, error: Exception) -> None:
         raise error
 
-    def read(self) -> None:
-        """A client fetches."""
-        self.loop.handle(ev.Received(1, (ClientFrame(0, opcode_of(Fetch), 1, memoryview(b"")),)))
+    def read(self, kind: type = Fetch) -> None:
+        """A client fetches, or asks something else."""
+        self.loop.handle(ev.Received(1, (ClientFrame(0, opcode_of(kind), 1, memoryview(b"")),)))
 
     def flushed(self, effect: ef.Effect) -> None:
         """What a tick asked for is done, of which the shard hears."""
@@ -138,6 +140,39 @@ def test_reads_and_flushes_neither_end_a_rest_nor_keep_a_shard_from_it() -> None
     node.read()
     assert node.tick() == REST_MS
     assert node.wakes == 0
+
+
+def test_clients_that_ask_where_a_topic_is_served_do_not_end_a_rest() -> None:
+    """Each reader asks that every 10 s: hundreds would keep a node awake that has nothing to do."""
+    node = Node()
+    node.rest()
+    node.read(DescribeTopic)
+    assert node.wakes == 0
+    assert node.tick() == REST_MS
+    node.read(CreateTopic)
+    assert node.wakes == 1, "not each request is a read"
+
+
+def test_marks_of_other_shards_do_not_end_a_rest_and_other_replies_do() -> None:
+    """One comes each second while nothing happens, and kept a node awake that has readers."""
+    node = Node()
+    node.rest()
+
+    def reply(kind: type, session: int = OWN_SESSION, cut: int = 0) -> ev.PassedBack:
+        header = CLIENT_HEADER.pack(CLIENT_VERSION, 1, opcode_of(kind), 0, 1)
+        return ev.PassedBack(1, [TrunkFrame(Kind.REPLIES, session, memoryview(header)[cut:])])
+
+    node.loop.handle(reply(SubscribeMarks))
+    assert node.wakes == 0
+    assert node.tick() == REST_MS
+    node.idle = 0  # somebody waits for a stamp that not all partitions are at
+    node.loop.handle(reply(SubscribeMarks))
+    assert node.wakes == 1
+    for other in (reply(AskBarriers), reply(SubscribeMarks, 7), reply(SubscribeMarks, cut=1)):
+        node = Node()
+        node.rest()
+        node.loop.handle(other)
+        assert node.wakes == 1
 
 
 def test_a_read_brings_the_next_tick_forward_where_it_waits_for_less_than_the_rest() -> None:
