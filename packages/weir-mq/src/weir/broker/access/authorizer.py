@@ -1,8 +1,9 @@
 """Whether a session may ask what it asks, by what the request declares and what the registry says.
 
 It is looked at twice: where a peer's frame lands, and where what it asks is decided. In an open set
-nothing is looked at. Else a session keeps what it was allowed, with the access version at which it
-was: a batch costs one comparison and one look-up, and a message nothing.
+only what waits is looked at, for it may be answered when the set is closed. Else a session keeps
+what it was allowed, with the access version at which it was: a batch costs one comparison and one
+look-up, and a message nothing.
 
 What a principal may not have described is not there for it: the answer is the same.
 """
@@ -39,6 +40,8 @@ from weir.protocol.client.declaration import Declaration, Resource, Right
 from weir.protocol.client.relays import AskRelay
 from weir.relay.messages import decode_question
 
+#: So much of what requests use in an open set is known at once.
+_USES_MAX = 4_096
 #: Nothing is used that could be taken away.
 _NOTHING: tuple[Asked, ...] = ()
 
@@ -100,16 +103,39 @@ class _Need(NamedTuple):
     id: int = 0
 
 
+class _OpenUses:
+    """What requests that wait use in an open set, at one access version, known for all sessions of
+    a principal: thousands of readers that wait again and again ask the same.
+    """
+
+    __slots__ = ("_uses", "_version")
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._uses: dict[tuple[int, int, str, str], tuple[Asked, ...]] = {}
+        self._version = -1
+
+    def known(self, version: int) -> dict[tuple[int, int, str, str], tuple[Asked, ...]]:
+        """Return what is known at this version, with room for more, by opcode, group, cluster and
+        principal.
+        """
+        if self._version != version or len(self._uses) >= _USES_MAX:
+            self._uses.clear()
+            self._version = version
+        return self._uses
+
+
 class Authorizer:
     """Admits requests that a rule allows."""
 
-    __slots__ = ("_catalog", "audit", "refusals", "rescue")
+    __slots__ = ("_catalog", "_open_uses", "audit", "refusals", "rescue")
 
     def __init__(self, catalog: TopicNames, audit: AuditBuffer) -> None:
         """Decide by the present `catalog`, and count requests that no rule allows. `audit` gets
         these, and the first use of each resource by a session.
         """
         self._catalog = catalog
+        self._open_uses = _OpenUses()
         self.audit = audit
         self.refusals = RefusalCounts()
         #: Checks the password of a rescuer, who may write into the data folder of this node; None
@@ -280,17 +306,29 @@ class Authorizer:
         """Note what a session uses in an open set: it ends with the set's being open, if no rule
         allows that. Return it.
         """
-        try:
-            return tuple(self._note(session, need) for need in self._needs(request, declared))
-        except Refused:
-            return _NOTHING  # the handler reports the error
-
-    def _note(self, session: Session, need: _Need) -> Asked:
-        principal, asked = self.principal_of(session), need.asked
-        limits = session.limits
-        used = next((one for one in asked if self._may(principal, one, limits)), asked[0])
-        session.decisions.use(used)
+        address = getattr(request, "address", None)
+        known, key = self._open_uses.known(self._catalog.access.version), None
+        # A token limits one session, and what a relay asks hangs on more than the partition.
+        is_alike = session.token is None and session.proven is None
+        if address is not None and is_alike and type(request) is not AskRelay:
+            cluster = getattr(request, "cluster", "")
+            key = declared.opcode, address.group, cluster, session.principal
+        used = None if key is None else known.get(key)
+        if used is None:
+            try:
+                used = tuple(self._used(session, need) for need in self._needs(request, declared))
+            except Refused:
+                return _NOTHING  # the handler reports the error
+            if key is not None:
+                known[key] = used
+        for one in used:
+            session.decisions.use(one)
         return used
+
+    def _used(self, session: Session, need: _Need) -> Asked:
+        """Return what of a need a session uses in an open set: what a rule allows, if any does."""
+        principal, asked, limits = self.principal_of(session), need.asked, session.limits
+        return next((one for one in asked if self._may(principal, one, limits)), asked[0])
 
     def _check(self, session: Session, need: _Need, principal: str = "") -> Asked:
         """Return what is used of what is needed, or raise. Unless the set is closed, all is."""

@@ -14,6 +14,7 @@ from weir.access.credentials import ScramVerifier
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.security import users
+from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.rules import Rule
 from weir.errors import AccessRevoked, BadName, BadRequest, LevelTooLow, Unauthorized, UnknownTopic
 from weir.model.topic import Mode
@@ -249,6 +250,45 @@ def test_what_waits_since_a_set_was_open_ends_when_it_is_closed(rig: Any) -> Non
     assert closed.told(6, waits[6]).code == AccessRevoked.code
     assert 6 in closed.ended
     assert 5 not in closed.ended
+
+
+def test_what_is_used_in_an_open_set_is_found_once_for_all_sessions_of_a_principal(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = Closed(rig, "open")
+    closed.user(5, "default/ann", READ)
+    closed.enter(6, "default/ann")
+    looks = []
+    authorize = Access.authorize
+
+    def counted(*given: Any) -> Any:
+        looks.append(given)
+        return authorize(*given)
+
+    monkeypatch.setattr(Access, "authorize", counted)
+    for session in (5, 6, 5, 6):
+        rig.ask(session, m.Fetch(closed.t, 0, 1, wait_ms=5_000))
+    assert len(looks) == 1
+    rig.ask(5, m.Fetch(closed.u, 0, 1, wait_ms=5_000))
+    assert len(looks) > 1, "another topic is another question"
+
+
+def test_what_is_used_in_an_open_set_hangs_on_user_cluster_and_version(rig: Any) -> None:
+    """Who may go on when the set is closed is seen by what it used; each uses what it may."""
+    of_cluster = rule("consume", "cluster", f"{T}:c")
+    closed = Closed(rig, "open")
+    closed.user(5, "default/ann", CONSUME)
+    closed.user(6, "default/bob", of_cluster)
+    closed.user(8, "default/dan", of_cluster)
+    for session, cluster in ((5, "c"), (6, "c"), (8, "c"), (8, "d")):
+        rig.ask(session, m.Pull(closed.t, cluster, 1, 1, 5_000))
+    row = w.RuleRow(("consume",), "topic", "t")
+    added = w.RuleRow(("consume",), "cluster", "t:c")
+    closed.change(w.ChangeRole("default.ann", (added,), (row,)))
+    closed.enter(9, "default/ann")
+    rig.ask(9, m.Pull(closed.t, "c", 1, 1, 5_000))
+    closed.change(w.SetAccessMode("closed"))
+    assert sorted(one for one in closed.ended if one != 1) == [5, 8]
 
 
 def test_devices_that_are_nobody_go_when_a_set_is_closed(rig: Any) -> None:
