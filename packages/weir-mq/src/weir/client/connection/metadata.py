@@ -56,8 +56,17 @@ class Places:
 
         Raises `UnknownTopic` if it was deleted, also if it was made again: that is another one.
         """
+        await self._take(await self._ask())
+
+    async def look_again(self) -> None:
+        """Do as `find_again`, with the answer to another one of this client that does just now."""
+        await self._take(await self._network.looks.share(self.topic, self._ask))
+
+    async def _ask(self) -> m.TopicInfo:
         self._sought = asyncio.get_running_loop().time()
-        info = await self._network.request(m.DescribeTopic(self.topic), m.TopicInfo)
+        return await self._network.request(m.DescribeTopic(self.topic), m.TopicInfo)
+
+    async def _take(self, info: m.TopicInfo) -> None:
         if info.id != self._info.id:
             raise UnknownTopic(
                 f"{self.topic} was deleted and created again: open it again", info.id
@@ -65,6 +74,12 @@ class Places:
         former, self._info = self._info, info
         self._include(former.addresses)
         await self._network.learn(info.addresses)
+
+    async def next_look(self) -> None:
+        """Return when it is time to look again how many partitions there are: with all others of
+        this client that do, and after `ASK_EVERY` seconds at most.
+        """
+        await self._network.looks.wait(ASK_EVERY)
 
     def include(self, former: Places) -> None:
         """Add the partitions that were known of this topic before, over another connection."""
@@ -241,9 +256,9 @@ async def watch(
     Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
     """
     while True:
-        await asyncio.sleep(ASK_EVERY)
+        await places.next_look()
         try:
-            await places.find_again()
+            await places.look_again()
         except Disconnected:
             continue  # readers notice it themselves
         except Refused as error:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
@@ -200,6 +200,61 @@ async def _answer(connection: Connection, request: m.Request, left: float) -> ob
         ) from error
 
 
+class Rounds:
+    """Wakes all that wait for the next round in one turn of the loop, so that one of them asks what
+    several want to know.
+    """
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        #: What is being asked, by name.
+        self._asked: dict[str, asyncio.Future[m.TopicInfo]] = {}
+        self._next = asyncio.Event()
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Return with the next round. It comes so many seconds after the first of those who wait
+        began to, so nobody waits for longer.
+        """
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+        self._waiting += 1
+        try:
+            await self._next.wait()
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def share(self, name: str, ask: Callable[[], Awaitable[m.TopicInfo]]) -> m.TopicInfo:
+        """Return what `ask` does, or what it returns to somebody who asks about this name just now.
+        Raises what it raises.
+        """
+        while (asked := self._asked.get(name)) is not None:
+            await asyncio.wait([asked])
+            if not asked.cancelled():
+                return asked.result()
+        asked = self._asked[name] = asyncio.get_running_loop().create_future()
+        try:
+            told = await ask()
+        except Exception as error:
+            asked.set_exception(error)
+            asked.exception()  # nobody else may want to know
+            raise
+        else:
+            asked.set_result(told)
+            return told
+        finally:
+            asked.cancel()  # if it was cancelled: the next one asks
+            del self._asked[name]
+
+    def _begin(self) -> None:
+        self._next.set()
+        self._next, self._timer = asyncio.Event(), None
+
+
 class NetworkClient:
     """Takes a client's requests to the nodes and shards of a system that are to answer them."""
 
@@ -240,6 +295,8 @@ class NetworkClient:
         self.home = HomeConnection(
             hosts, self._pool, self._dialler, self.senders, retry=retry, random=random
         )
+        #: When its readers, consumers and producers look again where their topics are served.
+        self.looks = Rounds()
         #: By group.
         self._streams: dict[int, _Stream] = {}
 

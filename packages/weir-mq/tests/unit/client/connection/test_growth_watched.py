@@ -21,6 +21,12 @@ class Growing:
     def __len__(self) -> int:
         return self._count
 
+    async def next_look(self) -> None:
+        await asyncio.sleep(metadata.ASK_EVERY)
+
+    async def look_again(self) -> None:
+        await self.find_again()
+
     async def find_again(self) -> None:
         found = self._found.pop(0)
         if isinstance(found, Exception):
