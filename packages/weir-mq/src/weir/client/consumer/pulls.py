@@ -17,7 +17,7 @@ from weir.client.consumer.delivery import Extending, Held, Holding, Lessor
 from weir.client.consumer.moves import KeptGrants
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
-from weir.client.reader.fetcher import EMPTY_PAUSE, Chunks, FetchBuffer, LongPolls, loaded
+from weir.client.reader.fetcher import Chunks, FetchBuffer, LongPolls, loaded, pause_behind
 from weir.errors import (
     BadBatch,
     BadRequest,
@@ -222,6 +222,7 @@ class Pulling:
     async def _pull(self, partition: int, feed: TopicBuffer) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.
         slot, runs, puller = asyncio.Semaphore(1), self._demand.runs, self._puller
+        loop = asyncio.get_running_loop()
         await self._open()
         while True:
             await slot.acquire()
@@ -229,6 +230,7 @@ class Pulling:
             while not runs.is_set():
                 await runs.wait()
                 await puller.may_pull(partition)
+            began = loop.time()
             with self._withdrawing.asks(partition):
                 came = await self._grant(partition, slot)
                 if came is not None and runs.is_set():
@@ -237,7 +239,7 @@ class Pulling:
                     puller.refuse(came)
             if came is None:
                 slot.release()
-                await asyncio.sleep(EMPTY_PAUSE)
+                await pause_behind(began)
             del came  # this task sleeps for long, and what is opened of it grows
 
     async def _open(self) -> None:

@@ -45,11 +45,24 @@ FETCH_BYTES = 4 * MIB
 #: For so many seconds a broker may wait for the first message, and at most where none comes.
 LONG_POLL = 5.0
 LONGEST_POLL = 60.0
-#: After an answer with nothing in it, so that a broker that does not wait is not stormed.
+#: So many seconds lie between two requests of which the first one brought nothing, so that a broker
+#: that does not wait is not stormed.
 EMPTY_PAUSE = 0.01
 
 T = TypeVar("T")
 K = TypeVar("K")
+
+
+async def pause_behind(began: float) -> None:
+    """Return once a request may be repeated that brought nothing, and that `began` at this time of
+    the loop.
+
+    A broker that has waited is asked again at once: all polls whose answers came together leave
+    together, and cost it one turn.
+    """
+    rest = began + EMPTY_PAUSE - asyncio.get_running_loop().time()
+    if rest > 0:
+        await asyncio.sleep(rest)
 
 
 class LongPolls(Generic[K]):

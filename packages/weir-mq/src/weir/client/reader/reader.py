@@ -28,7 +28,6 @@ from weir.client.connection.metadata import Places, watch
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Delivered
 from weir.client.reader.fetcher import (
-    EMPTY_PAUSE,
     FetchBuffer,
     Fetcher,
     LongPolls,
@@ -36,6 +35,7 @@ from weir.client.reader.fetcher import (
     ReadyBatches,
     Replicas,
     loaded,
+    pause_behind,
 )
 from weir.client.reader.options import (
     BEST_EFFORT,
@@ -225,6 +225,7 @@ class TotalOrder:
     # -- batches -------------------------------------------------------------------------------
 
     async def _pull(self, partition: int) -> None:
+        loop = asyncio.get_running_loop()
         merge, room = self._merge, self._rooms[partition]
         ends = self._span.ends
         end = None if ends is None else ends[partition]
@@ -235,6 +236,7 @@ class TotalOrder:
                 await room.wait()
             if self._has_ended(partition, position):
                 return  # a reader that follows still waits for the other partitions
+            began = loop.time()
             try:
                 portion = await self._fetcher.fetch(partition, position, end)
             except WeirError as error:
@@ -249,7 +251,7 @@ class TotalOrder:
             if portion.over:
                 break
             if portion.next_offset == position:
-                await asyncio.sleep(EMPTY_PAUSE)
+                await pause_behind(began)
             position = portion.next_offset
         merge.barrier(partition, Barrier(NO_BOUND, merge.next(partition)))
         self._live -= 1
@@ -671,12 +673,14 @@ class Reader:
         ends = self._span.ends
         position, end = self.positions[partition], None if ends is None else ends[partition]
         slots = asyncio.Semaphore(PREFETCH)
+        loop = asyncio.get_running_loop()
         while end is None or position < end:
             await slots.acquire()
+            began = loop.time()
             portion = await fetcher.fetch(partition, position, end)
             if portion.next_offset == position and not portion.over:
                 slots.release()
-                await asyncio.sleep(EMPTY_PAUSE)
+                await pause_behind(began)
                 continue
             position = portion.next_offset
             is_small = _is_small(portion.delivered)

@@ -11,7 +11,7 @@ import pytest
 import weir
 from weir import testing
 from weir.client.reader import fetcher
-from weir.client.reader.fetcher import LONG_POLL, LONGEST_POLL, LongPolls
+from weir.client.reader.fetcher import LONG_POLL, LONGEST_POLL, LongPolls, pause_behind
 from weir.model.ids import partition_of
 from weir.protocol.client import codec
 from weir.protocol.client import messages as m
@@ -30,6 +30,26 @@ def test_a_poll_doubles_with_each_empty_answer_up_to_a_limit_and_begins_again_wi
     assert polls.seconds(4) == LONG_POLL, "each partition has its own"
     polls.answered(3, is_empty=False)
     assert polls.seconds(3) == LONG_POLL
+
+
+def test_a_broker_that_waited_is_asked_again_at_once_and_one_that_did_not_is_not_stormed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetcher, "EMPTY_PAUSE", 0.2)
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        pause = asyncio.create_task(pause_behind(loop.time() - 0.2))
+        await asyncio.sleep(0)
+        assert pause.done(), "in this very turn, as all others whose answers came in it"
+        began = loop.time()
+        await pause_behind(began - 0.1)
+        assert loop.time() - began >= 0.09
+        began = loop.time()
+        await pause_behind(began)
+        assert loop.time() - began >= 0.19
+
+    asyncio.run(body())
 
 
 @pytest.fixture
