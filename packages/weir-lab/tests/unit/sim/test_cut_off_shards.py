@@ -9,7 +9,7 @@ from weir_lab.sim.shape import NODE
 
 
 def test_losses_that_a_node_does_not_hear_of_end_by_the_cut_off() -> None:
-    realm = CutOffRealm(2)
+    realm = CutOffRealm(3)
     assert realm.play() == []
     assert realm.history.bounded > 1, "the answers name a time"
 

@@ -20,6 +20,7 @@ from weir.client.connection.credentials import (
     TokenCredentials,
 )
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
+from weir.codec import Buffer
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
 from weir.model.ids import Address, is_loopback
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
@@ -129,6 +130,8 @@ class Connection(asyncio.Protocol):
         self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        #: Requests for which a broker waits, which leave together at the end of this turn.
+        self._polls: list[Buffer] = []
         #: The node that answers, once it has identified itself.
         self.node = 0
         self._liveness = Liveness(self._loop.time())
@@ -201,11 +204,24 @@ class Connection(asyncio.Protocol):
         if not self._session.pending:
             self._liveness.owed = max(self._liveness.owed, self._loop.time())
         correlation, buffers = self._session.ask(request, on_answer)
+        if getattr(request, "wait_ms", 0):
+            # Hundreds of them may be due at once: each packet costs a broker as much as several do.
+            if not self._polls:
+                self._loop.call_soon(self._write_polls)
+            self._polls += buffers
+            return correlation
+        if self._polls:
+            self._write_polls()
         if sum(map(len, buffers)) <= _SMALL_BYTES:  # several cost the transport more than a copy
             self._transport.write(b"".join(buffers))
         else:
             self._transport.writelines(buffers)
         return correlation
+
+    def _write_polls(self) -> None:
+        polls, self._polls = self._polls, []
+        if polls and self._transport is not None:
+            self._transport.write(b"".join(polls))
 
     async def request(self, request: m.Request, timeout: float) -> m.Reply:
         """Return the reply, or raise the refusal, or `Disconnected` without an answer in time."""
@@ -254,6 +270,7 @@ class Connection(asyncio.Protocol):
         """Write what is buffered, end the connection, return when it has ended (at most 5 s)."""
         if self._transport is None:
             return
+        self._write_polls()
         self._transport.close()
         try:
             async with asyncio.timeout(5.0):
