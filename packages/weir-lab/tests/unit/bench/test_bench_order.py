@@ -55,7 +55,9 @@ def test_promises_of_idle_partitions_are_measured(own: Own) -> None:
 
 
 def test_many_readers_share_the_rounds_of_promises_of_one() -> None:
-    settings = readers.Settings(12, partitions=4, messages=40, pause_s=0.01, idle_s=0.1)
+    settings = readers.Settings(
+        12, partitions=4, messages=40, pause_s=0.01, settled_s=0, idle_s=0.1
+    )
     found = run(readers.measure(settings))
     assert (found.one.readers, found.many.readers) == (1, 12)
     assert found.one.promise_rounds >= 20
