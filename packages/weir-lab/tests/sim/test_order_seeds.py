@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from rigs.drawn_mutants import one_in, seeds_of
-from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.run import run_drawn, run_seed, run_seeds
 from weir_lab.sim.shape import (
     CROWDED,
     ENDING,
@@ -188,4 +188,12 @@ def test_a_set_whose_clocks_jump_keeps_every_promise(seed: int) -> None:
 def test_bounds_go_on_below_what_a_clock_that_was_ahead_asked_for() -> None:
     """The one order stood still for as long as one clock of three had been ahead."""
     outcome = run_seed(489, SET)
+    assert not outcome.violations, outcome.report()
+
+
+@one_in(3)
+@pytest.mark.timeout(60)
+def test_takers_on_a_slow_disk_have_time_for_what_is_left() -> None:
+    """The cursor was leased for 40 ms, and each of two flushes of a turn took up to 25 ms."""
+    outcome = run_drawn(156144456)
     assert not outcome.violations, outcome.report()

@@ -69,10 +69,10 @@ def test_tasks_ask_each_leader_or_the_nearest_node_and_go_on_without_it(
     expected = sorted(b"%d.%d" % (p, n) for p in range(PARTITIONS) for n in range(EACH))
     options = Options.parse({"topic": "t", "url": nodes.url})
     assert sorted(read(Stream(options), options)) == expected
+    # How many each one leads depends on elections, which a busy machine may have had.
     asked = Counter(node for node, _ in fetches)
     assert set(asked) == {1, 2, 3}
-    mean = fetches and len(fetches) / 3
-    assert all(abs(count - mean) <= 0.2 * mean + 1 for count in asked.values()), asked
+    assert len({fetch.address.group for _, fetch in fetches}) == PARTITIONS
     assert all(node == fetch.address.node for node, fetch in fetches)
 
     fetches.clear()

@@ -255,8 +255,9 @@ def _check_pairs(given: Positions, pairs: Mapping[int, tuple[int, int]]) -> None
             or not -1 <= pair[1] <= LINEAGE_MAX
         ):
             raise BadRequest(
-                f"start={dict(given)!r}: give {{partition: offset}}, or {{partition: (offset, "
-                f"lineage)}} as `Reader.checkpoint` does, with a lineage of -1 to {LINEAGE_MAX}"
+                f"start={dict(given)!r}: give {{partition: offset}} in whole numbers from 0 on, or "
+                "{partition: (offset, lineage)} as `Reader.checkpoint` does, with a lineage of -1 "
+                f"to {LINEAGE_MAX}"
             )
 
 

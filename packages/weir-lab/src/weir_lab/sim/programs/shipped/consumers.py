@@ -24,6 +24,8 @@ from weir_lab.sim.programs.shipped.process import Shipped
 
 #: In seconds: in a hurry, and where programs take their time.
 _LEASES = ((0.04, 0.1, 0.25), (0.4, 2.0, 8.0))
+#: Once all is calm: no lease ends before a slow disk has what was granted, and its ack.
+_LAST_LEASE = 30.0
 _SIZES = (1, 3, 10)
 _BYTES = (1, 500, 4_000)
 #: How long it waits for a grant before it looks whether it is to end.
@@ -61,6 +63,8 @@ class ShippedConsumer(Shipped):
         self._forgotten: list[LeasedBatch] = []
         self._opened = 0
         self._began = 0
+        #: Whether its consumer was opened to do what is left.
+        self._is_last = False
 
     async def work(self, client: Client) -> None:
         """Consume, as one consumer after the other."""
@@ -73,13 +77,13 @@ class ShippedConsumer(Shipped):
     async def _consume(self, client: Client) -> None:
         dice = self.world.dice
         self._opened += 1
-        self._began = self.world.now
+        self._began, self._is_last = self.world.now, self._ending
         consumer = client.consumer(
             TOPIC,
             cluster=self._cluster,
             max_messages=100 if self._ending else dice.choice(_SIZES),
             max_bytes=100_000 if self._ending else dice.choice(_BYTES),
-            lease=self._lease,
+            lease=_LAST_LEASE if self._is_last else self._lease,
             ack_within=dice.choice((0, 0.005, 0.05)),
             on_stale=lambda stale: None,
             retry=_RETRY,
@@ -116,11 +120,15 @@ class ShippedConsumer(Shipped):
                 grants = consumer.batches()
                 continue
             await self._handle(consumer, grant)
+            if self._ending and not self._is_last:
+                return
             if not (self._ending or self._stays) and self.world.chance(_LEAVE):
                 return
 
     async def _leaves(self, client: Client) -> bool:
         """Whether it is to go, since nothing came for a while."""
+        if self._ending and not self._is_last:
+            return True
         if self._stays:
             return self._ending and await self.is_drained(client, self._cluster)
         return self._ending or self.world.chance(_LEAVE)
