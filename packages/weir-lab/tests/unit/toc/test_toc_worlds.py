@@ -253,6 +253,7 @@ def test_a_world_without_runs_carries_single_packets(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_what_a_planted_bug_replaces_stands_there_once(mutant: Mutant) -> None:
+    """Planting raises `PlantingRefused` otherwise, as it did for bugs whose module was split."""
     with mutant.planted():
         pass
 
